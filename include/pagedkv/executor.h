@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Who does the work: a hook for the caller's threads, and a small pool of our own.
+ * Adapters for OpenMP and pthreadpool are in executor_openmp.h and executor_pthreadpool.h.
+ */
+#ifndef PAGEDKV_EXECUTOR_H
+#define PAGEDKV_EXECUTOR_H
+
+#include <pagedkv/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs fn(arg, 0) ... fn(arg, num_tiles - 1), each exactly once, in any order, on any threads, and
+ * returns when all have returned. Everything written by a tile is visible to the caller then. */
+struct pkv_executor {
+    void (*run)(void *user, void (*fn)(void *arg, int64_t index), void *arg, int64_t num_tiles);
+    void *user;
+    int32_t num_threads; /* how many tiles can run at once; 1 or more */
+};
+
+struct pkv_allocator; /* context.h */
+
+/* A pool of num_threads - 1 pthreads; the calling thread is the last of them. Workers spin for a
+ * few microseconds after a run and then sleep on a condition variable. One caller at a time: a
+ * second thread that runs the same executor waits until the first is done. A tile must not run its
+ * own executor. */
+struct pkv_executor_pthread;
+
+/* executor     out; hand it to pkv_executor_pthread_destroy
+ * num_threads  1 to 1024; 0: one for each processor that this process may run on
+ * allocator    nullable: malloc and free
+ * errors       NULL_ARGUMENT, INVALID_ARGUMENT, OUT_OF_MEMORY, SYSTEM (a thread could not be made)
+ */
+PKV_MUST_USE PKV_API enum pkv_status
+pkv_executor_pthread_create(struct pkv_executor_pthread **executor, int32_t num_threads,
+                            const struct pkv_allocator *allocator, struct pkv_error *error);
+
+/* Ends its threads and frees it. NULL is fine. No run may be under way. */
+PKV_API void pkv_executor_pthread_destroy(struct pkv_executor_pthread *executor);
+
+/* The hook to put into a context's options. Valid as long as the pool lives. */
+PKV_API struct pkv_executor pkv_executor_pthread_hook(struct pkv_executor_pthread *executor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a plan would do, in numbers: nothing is run.
+ */
+#ifndef PAGEDKV_EXPLAIN_H
+#define PAGEDKV_EXPLAIN_H
+
+#include <pagedkv/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The unified buffer of the Ascend 910B, in which the published operators hold a tile. Shown beside
+ * tile_bytes; it limits nothing here. */
+#define PKV_UNIFIED_BUFFER_BYTES 196608
+
+struct pkv_explanation {
+    size_t struct_size;
+    int32_t run_mode;  /* enum pkv_run_mode */
+    int32_t cpu_level; /* enum pkv_cpu_level */
+    int64_t num_tokens;
+    int64_t tile_tokens; /* tokens of a full tile */
+    int64_t num_tiles;   /* ceil(num_tokens / tile_tokens) */
+    int64_t tail_tokens; /* tokens of the last tile; 0 when num_tokens is 0 */
+    int64_t tile_bytes;  /* key, value and index bytes of a full tile */
+    int64_t num_parts;   /* pieces of work handed to the executor */
+    int64_t bytes_read;  /* of keys and values; indices come on top */
+    int64_t bytes_written;
+    const char *key_kernel;   /* static names */
+    const char *value_kernel; /* "none" in a key-only plan */
+    const char *store_policy; /* "cached" or "streaming", for num_tokens tokens */
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The zero-copy read path: a walk over the blocks of one sequence, in token order, that yields
+ * where the rows lie. pkv_gather_pa_kv_cache is written on it.
+ */
+#ifndef PAGEDKV_SEQUENCE_H
+#define PAGEDKV_SEQUENCE_H
+
+#include <pagedkv/cache.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A walk. Fields are its own business. */
+struct pkv_sequence {
+    const struct pkv_cache *cache;
+    const void *block_ids;
+    int64_t block_id_stride; /* in elements */
+    int32_t block_id_dtype;
+    int32_t reserved;
+    int64_t next_block; /* the entry of the block to come */
+    int64_t offset;     /* in that block */
+    int64_t position;   /* the token to come, counted from the sequence's first */
+    int64_t end;
+};
+
+/* The tokens of one walk that lie in one block. Token i of them, head h, element d of the key is at
+ * key + i * token_stride + h * head_stride + (d / f) * fragment_stride + d % f, with the strides
+ * and fragment_bytes of cache->key (cache.h); in NHD and HND each head is head_size adjacent
+ * elements. */
+struct pkv_sequence_block {
+    int64_t block_id;
+    int64_t offset;     /* of the first token in its block */
+    int64_t position;   /* of the first token, counted from the sequence's first */
+    int64_t num_tokens; /* valid tokens, at least 1 */
+    void *key;          /* the first token's row; head 0, element 0 */
+    void *value;        /* NULL in a key-only cache */
+};
+
+/* Starts a walk over tokens [first_token, first_token + num_tokens) of a sequence.
+ *
+ * sequence     out; valid as long as cache and block_table are
+ * block_table  [max_num_blocks_per_seq] int32 or int64: one row of a table; only the entries of
+ * those tokens are read errors       NULL_ARGUMENT, DTYPE, RANK, STRIDE, MISALIGNED,
+ * INVALID_ARGUMENT (a negative number), POSITION_OUT_OF_RANGE (beyond the table),
+ * BLOCK_OUT_OF_RANGE cost         reads one table entry a block; no token is touched, no allocation
+ * source       PyPTO-Gym AT-17
+ */
+PKV_MUST_USE PKV_API enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence,
+                                                       const struct pkv_cache *cache,
+                                                       const struct pkv_tensor *block_table,
+                                                       int64_t first_token, int64_t num_tokens,
+                                                       struct pkv_error *error);
+
+/* Fills *block with the next block and returns 1, or returns 0 at the end. */
+PKV_API int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *block);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

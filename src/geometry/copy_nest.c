@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Two row shapes cut to their common piece, and neighbouring levels joined wherever both sides step
+ * on evenly.
+ */
+#include "geometry/copy_nest.h"
+
+struct pkv_row_shape pkv_row_shape_of_part(const struct pkv_cache_part *part) {
+    return (struct pkv_row_shape){
+        .num_heads = part->num_heads,
+        .head_stride = part->head_stride_bytes,
+        .head_bytes = part->head_size * part->element_bytes,
+        .fragment_stride = part->fragment_stride_bytes,
+        .fragment_bytes = part->fragment_bytes,
+    };
+}
+
+struct pkv_row_shape pkv_row_shape_of_tensor(const struct pkv_tensor *tensor) {
+    const int64_t element_bytes = pkv_dtype_bytes(tensor->dtype);
+    const bool adjacent = tensor->strides[2] == 1 || tensor->shape[2] == 1;
+    return (struct pkv_row_shape){
+        .num_heads = tensor->shape[1],
+        .head_stride = tensor->shape[1] == 1 ? 0 : tensor->strides[1] * element_bytes,
+        .head_bytes = tensor->shape[2] * element_bytes,
+        .fragment_stride = adjacent ? 0 : tensor->strides[2] * element_bytes,
+        .fragment_bytes = adjacent ? tensor->shape[2] * element_bytes : element_bytes,
+    };
+}
+
+struct pkv_row_shape pkv_row_shape_dense(const struct pkv_row_shape *shape) {
+    return (struct pkv_row_shape){
+        .num_heads = shape->num_heads,
+        .head_stride = shape->head_bytes,
+        .head_bytes = shape->head_bytes,
+        .fragment_stride = shape->head_bytes,
+        .fragment_bytes = shape->head_bytes,
+    };
+}
+
+/* Adds a level outside of the ones there. Levels of one step vanish; a level that only continues
+ * the one inside it, on both sides, lengthens that one, or the piece. */
+static void add_level(struct pkv_copy_nest *nest, int64_t count, int64_t dst_stride,
+                      int64_t src_stride) {
+    if (count == 1)
+        return;
+    if (nest->num_levels == 0 && dst_stride == nest->piece_bytes &&
+        src_stride == nest->piece_bytes) {
+        nest->piece_bytes *= count;
+        return;
+    }
+    struct pkv_copy_level *outermost = &nest->level[PKV_COPY_LEVELS - nest->num_levels];
+    if (nest->num_levels > 0 && dst_stride == outermost->count * outermost->dst_stride &&
+        src_stride == outermost->count * outermost->src_stride) {
+        outermost->count *= count;
+        return;
+    }
+    nest->num_levels++;
+    outermost[-1] = (struct pkv_copy_level){count, dst_stride, src_stride};
+}
+
+struct pkv_copy_nest pkv_copy_nest_make(const struct pkv_row_shape *dst,
+                                        const struct pkv_row_shape *src) {
+    const bool dst_is_finer = dst->fragment_bytes < src->fragment_bytes;
+    const int64_t small = dst_is_finer ? dst->fragment_bytes : src->fragment_bytes;
+    const int64_t large = dst_is_finer ? src->fragment_bytes : dst->fragment_bytes;
+    struct pkv_copy_nest nest = {.piece_bytes = small};
+    for (int32_t i = 0; i < PKV_COPY_LEVELS; i++)
+        nest.level[i].count = 1;
+    /* Inside a large fragment the side that owns it steps by the piece itself. */
+    add_level(&nest, large / small, dst_is_finer ? dst->fragment_stride : small,
+              dst_is_finer ? small : src->fragment_stride);
+    const int64_t ratio = large / small;
+    add_level(&nest, dst->head_bytes / large,
+              dst_is_finer ? ratio * dst->fragment_stride : dst->fragment_stride,
+              dst_is_finer ? src->fragment_stride : ratio * src->fragment_stride);
+    add_level(&nest, dst->num_heads, dst->head_stride, src->head_stride);
+    return nest;
+}

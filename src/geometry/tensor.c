@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Element types and tensor descriptions: sizes, default strides, and the proof that every element
+ * has an address.
+ */
+#include "geometry/tensor.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+static const struct {
+    const char *name;
+    int64_t bytes;
+} dtypes[] = {
+    [PKV_DTYPE_INVALID] = {"invalid", 0},
+    [PKV_DTYPE_F32] = {"f32", 4},
+    [PKV_DTYPE_F16] = {"f16", 2},
+    [PKV_DTYPE_BF16] = {"bf16", 2},
+    [PKV_DTYPE_I8] = {"i8", 1},
+    [PKV_DTYPE_I16] = {"i16", 2},
+    [PKV_DTYPE_I32] = {"i32", 4},
+    [PKV_DTYPE_U8] = {"u8", 1},
+    [PKV_DTYPE_U16] = {"u16", 2},
+    [PKV_DTYPE_U32] = {"u32", 4},
+    [PKV_DTYPE_HIFLOAT8] = {"hifloat8", 1},
+    [PKV_DTYPE_F8_E5M2] = {"f8_e5m2", 1},
+    [PKV_DTYPE_F8_E4M3FN] = {"f8_e4m3fn", 1},
+    [PKV_DTYPE_I64] = {"i64", 8},
+    [PKV_DTYPE_BOOL] = {"bool", 1},
+};
+
+static const int32_t num_dtypes = (int32_t)(sizeof(dtypes) / sizeof(dtypes[0]));
+
+int64_t pkv_dtype_bytes(int32_t dtype) {
+    return dtype > 0 && dtype < num_dtypes ? dtypes[dtype].bytes : 0;
+}
+
+const char *pkv_dtype_name(int32_t dtype) {
+    return dtype > 0 && dtype < num_dtypes ? dtypes[dtype].name : dtypes[0].name;
+}
+
+int32_t pkv_dtype_from_name(const char *name) {
+    for (int32_t i = 1; name && i < num_dtypes; i++) {
+        if (strcasecmp(name, dtypes[i].name) == 0)
+            return i;
+    }
+    return PKV_DTYPE_INVALID;
+}
+
+bool pkv_dtype_is_cache(int32_t dtype) {
+    return dtype >= PKV_DTYPE_F32 && dtype <= PKV_DTYPE_F8_E4M3FN;
+}
+
+bool pkv_dtype_is_index(int32_t dtype) {
+    return dtype == PKV_DTYPE_I32 || dtype == PKV_DTYPE_I64;
+}
+
+struct pkv_tensor pkv_tensor_make(void *data, int32_t dtype, int32_t ndim, const int64_t *shape) {
+    struct pkv_tensor tensor = {.data = data, .dtype = dtype, .ndim = ndim};
+    for (int32_t i = 0; shape && i < ndim && i < PKV_MAX_DIMS; i++)
+        tensor.shape[i] = shape[i];
+    return tensor;
+}
+
+static bool strides_are_absent(const struct pkv_tensor *tensor) {
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->strides[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Contiguous strides. With an empty dimension the product of the others may not fit; no element has
+ * an address then, and the strides only need to be some numbers. */
+static bool fill_strides(struct pkv_tensor *tensor) {
+    int64_t stride = 1;
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+        tensor->strides[i] = stride;
+        if (tensor->shape[i] > 1 && !pkv_checked_mul(stride, tensor->shape[i], &stride))
+            return false;
+    }
+    return true;
+}
+
+static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where) {
+    const char *function = where.function, *argument = where.argument;
+    const int64_t none = PKV_ERROR_NONE;
+    const int64_t element_bytes = pkv_dtype_bytes(tensor->dtype);
+    if (element_bytes == 0)
+        return pkv_error_set(where.error, PKV_STATUS_DTYPE, function, argument, none, tensor->dtype,
+                             none, "must have a dtype of enum pkv_dtype");
+    if (tensor->ndim < 0 || tensor->ndim > PKV_MAX_DIMS)
+        return pkv_error_set(where.error, PKV_STATUS_RANK, function, argument, none, tensor->ndim,
+                             PKV_MAX_DIMS,
+                             "must have a number of dimensions from 0 to the maximum");
+    bool empty = false;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] < 0)
+            return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, function, argument, i,
+                                      tensor->shape[i], none, "must not be negative");
+        if (tensor->strides[i] < 0)
+            return pkv_error_set_axis(where.error, PKV_STATUS_STRIDE, function, argument, i,
+                                      tensor->strides[i], none, "must not have a negative stride");
+        empty = empty || tensor->shape[i] == 0;
+    }
+    bool fits = !strides_are_absent(tensor) || fill_strides(tensor) || empty;
+    int64_t last = 0, count = 1;
+    for (int32_t i = 0; fits && !empty && i < tensor->ndim; i++) {
+        int64_t reach;
+        fits = pkv_checked_mul(tensor->shape[i] - 1, tensor->strides[i], &reach) &&
+               pkv_checked_add(last, reach, &last) &&
+               pkv_checked_mul(count, tensor->shape[i], &count);
+    }
+    int64_t bytes;
+    fits = fits && pkv_checked_add(last, 1, &last) &&
+           pkv_checked_mul(last, element_bytes, &bytes) &&
+           pkv_checked_add(bytes, (int64_t)((uintptr_t)tensor->data & INT64_MAX), &bytes) &&
+           pkv_checked_mul(count, element_bytes, &bytes);
+    if (!fits)
+        return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none, none,
+                             "has more bytes than 64-bit sizes can address");
+    if (tensor->data == NULL && !empty)
+        return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, function, argument, none, none,
+                             none, "has elements, but its data is NULL");
+    if ((uintptr_t)tensor->data % (uintptr_t)element_bytes != 0)
+        return pkv_error_set(where.error, PKV_STATUS_MISALIGNED, function, argument, none, none,
+                             element_bytes, "must be aligned to the bytes of its element");
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
+                                struct pkv_where where) {
+    if (tensor == NULL)
+        return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, where.function, where.argument,
+                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE, "must not be NULL");
+    *to = *tensor;
+    return resolve(to, where);
+}
+
+enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *error) {
+    struct pkv_tensor resolved;
+    const enum pkv_status status =
+        pkv_tensor_read(&resolved, tensor, (struct pkv_where){__func__, "tensor", error});
+    if (status == PKV_STATUS_OK)
+        *tensor = resolved;
+    return status;
+}
+
+enum pkv_status pkv_tensor_read_index(struct pkv_tensor *to, const struct pkv_tensor *tensor,
+                                      int32_t ndim, struct pkv_where where) {
+    const enum pkv_status status = pkv_tensor_read(to, tensor, where);
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (!pkv_dtype_is_index(to->dtype))
+        return pkv_error_set(where.error, PKV_STATUS_DTYPE, where.function, where.argument,
+                             PKV_ERROR_NONE, to->dtype, PKV_ERROR_NONE, "must be int32 or int64");
+    if (to->ndim != ndim)
+        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+                             PKV_ERROR_NONE, to->ndim, ndim,
+                             "must have the right number of dimensions");
+    return PKV_STATUS_OK;
+}
+
+int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor) {
+    int64_t count = 1;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 0)
+            return 0;
+    }
+    for (int32_t i = 0; i < tensor->ndim; i++)
+        count *= tensor->shape[i];
+    return count;
+}
+
+bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor) {
+    int64_t stride = 1;
+    if (pkv_tensor_num_elements(tensor) == 0)
+        return true;
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+        if (tensor->shape[i] != 1 && tensor->strides[i] != stride)
+            return false;
+        stride *= tensor->shape[i];
+    }
+    return true;
+}

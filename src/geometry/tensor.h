@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tensors as internal code sees them: resolved, and in the shape that an operator asks for.
+ */
+#ifndef PKV_GEOMETRY_TENSOR_H
+#define PKV_GEOMETRY_TENSOR_H
+
+#include <pagedkv/tensor.h>
+
+#include <stdbool.h>
+
+/* What a refusal is reported about. */
+struct pkv_where {
+    const char *function;
+    const char *argument;
+    struct pkv_error *error;
+};
+
+/* pkv_tensor_resolve on a copy, reported as `where` says. tensor is nullable: NULL_ARGUMENT. */
+enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
+                                struct pkv_where where);
+
+/* True for one of the twelve element types of a cache. */
+bool pkv_dtype_is_cache(int32_t dtype);
+
+/* True for int32 and int64. */
+bool pkv_dtype_is_index(int32_t dtype);
+
+/* A one-dimensional (or, with ndim 2, two-dimensional) tensor of int32 or int64, resolved. */
+enum pkv_status pkv_tensor_read_index(struct pkv_tensor *to, const struct pkv_tensor *tensor,
+                                      int32_t ndim, struct pkv_where where);
+
+/* An optional tensor is absent. */
+static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
+    return tensor == NULL || (tensor->ndim == 0 && tensor->data == NULL);
+}
+
+/* The tensor is resolved, so that the product is known to fit. */
+int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
+
+/* All elements adjacent in C order (an empty tensor is). The tensor is resolved. */
+bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor);
+
+#endif

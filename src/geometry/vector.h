@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A vector of integers as indices come in: any integer type, any step.
+ */
+#ifndef PKV_GEOMETRY_VECTOR_H
+#define PKV_GEOMETRY_VECTOR_H
+
+#include "geometry/strided.h"
+#include "geometry/tensor.h"
+
+struct pkv_vector {
+    const void *data; /* NULL: absent */
+    int32_t dtype;    /* I16, I32 or I64 */
+    int32_t reserved;
+    int64_t stride; /* in elements */
+    int64_t count;
+};
+
+static inline int64_t pkv_vector_at(const struct pkv_vector *vector, int64_t i) {
+    switch (vector->dtype) {
+    case PKV_DTYPE_I16:
+        return ((const int16_t *)vector->data)[i * vector->stride];
+    case PKV_DTYPE_I32:
+        return ((const int32_t *)vector->data)[i * vector->stride];
+    default:
+        return ((const int64_t *)vector->data)[i * vector->stride];
+    }
+}
+
+/* The vector along `axis` of a resolved tensor, at index 0 of the other axes. */
+struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis);
+
+/* The same vector, from entry `offset` of another axis with that stride. */
+struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements);
+
+struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector);
+
+/* Does a non-negative number stand twice in the vector? The number of an entry that repeats another one, or
+ * -1. Needs no memory; reads the vector once for each 2,048 of its entries. */
+int64_t pkv_vector_find_repeat(const struct pkv_vector *vector);
+
+/* The number of a probe that is one of the (non-negative, distinct) members, or -1. */
+int64_t pkv_vector_find_common(const struct pkv_vector *members, const struct pkv_vector *probes);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The definitions, by name: a better version may fall back on them for sizes that it does not
+ * treat.
+ */
+#ifndef PKV_KERNELS_C_COPY_H
+#define PKV_KERNELS_C_COPY_H
+
+#include "kernels/kernels.h"
+
+pkv_copy_spans_fn pkv_copy_spans_c;
+pkv_copy_grid_fn pkv_copy_grid_c;
+
+void pkv_slots_init_c(struct pkv_kernels *kernels);
+
+#endif

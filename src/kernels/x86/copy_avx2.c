@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The copies in AVX2: the shared bodies over this instruction set's vectors.
+ */
+#include "kernels/x86/vec_avx2.h"
+
+#include "kernels/template/copy.h"
+
+void pkv_kernels_init_avx2(struct pkv_kernels *kernels)
+{
+    kernels->copy_spans[PKV_COPY_CACHED] = copy_spans_cached;
+    kernels->copy_spans[PKV_COPY_STREAM_SCATTER] = copy_spans_stream_scatter;
+    kernels->copy_spans[PKV_COPY_STREAM_GATHER] = copy_spans_stream_gather;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the plans of scatter and gather have in common: the checks of a run, and explanations.
+ */
+#ifndef PKV_OPS_PLAN_H
+#define PKV_OPS_PLAN_H
+
+#include <pagedkv/explain.h>
+
+#include "ops/step.h"
+
+/* The cache follows the plan's pattern, and the step was set for it with what the run needs. */
+enum pkv_status pkv_check_cache_and_step(const struct pkv_cache *pattern,
+                                         const struct pkv_cache *cache, const struct pkv_step *step,
+                                         bool step_has_indices, const char *function,
+                                         struct pkv_error *error);
+
+/* 0 <= part < num_parts. */
+enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *function,
+                               struct pkv_error *error);
+
+/* All numbers of an explanation; kernels and policy are left to the caller. */
+enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const struct pkv_cache *cache,
+                                 int32_t run_mode, int64_t num_tokens, int32_t num_threads,
+                                 const char *function, struct pkv_error *error);
+
+/* The kernel that moves rows between a part and dense rows of its head size; "none" for an absent part. */
+const char *pkv_explain_kernel(const struct pkv_cache_part *part, int32_t run_mode,
+                               int32_t copy_level);
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From runs of rows to kernel calls. Whole rows and large pieces become spans, which the span kernels
+ * overlap with each other; small pieces become grids.
+ */
+#include "ops/rows.h"
+
+#include <pagedkv/cpu.h>
+
+/* Pieces of a cache line and more are worth a span each; below, its 24 bytes would outweigh the piece. */
+enum { SPAN_PIECE_BYTES = 64 };
+
+/* Spans collected before a kernel is called: 6 KiB of stack, enough for its batches. */
+enum { MAX_SPANS = 256 };
+
+struct span_list {
+    const struct pkv_row_mover *mover;
+    int64_t count;
+    struct pkv_span spans[MAX_SPANS];
+};
+
+static void flush(struct span_list *list) {
+    const struct pkv_row_mover *mover = list->mover;
+    mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, list->spans, list->count);
+    list->count = 0;
+}
+
+static inline void add_span(struct span_list *list, int64_t dst_offset, int64_t src_offset,
+                            int64_t bytes) {
+    if (list->count == MAX_SPANS)
+        flush(list);
+    list->spans[list->count++] = (struct pkv_span){dst_offset, src_offset, bytes};
+}
+
+static void add_rows(struct span_list *list, const struct pkv_row_run *run, int64_t dst,
+                     int64_t src) {
+    const struct pkv_row_mover *mover = list->mover;
+    const int64_t bytes = mover->nest.piece_bytes;
+    if (mover->dst_row_stride == bytes && mover->src_row_stride == bytes) {
+        add_span(list, run->dst_offset + dst, run->src_offset + src, run->num_rows * bytes);
+        return;
+    }
+    for (int64_t row = 0; row < run->num_rows; row++)
+        add_span(list, run->dst_offset + dst + row * mover->dst_row_stride,
+                 run->src_offset + src + row * mover->src_row_stride, bytes);
+}
+
+/* Row by row would jump between the fragments of each row; fragment by fragment, the rows of a run lie side
+ * by side in most layouts. */
+static void move_pieces(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                        int64_t num_runs) {
+    struct span_list list = {.mover = mover};
+    const struct pkv_copy_level *level = mover->nest.level;
+    for (int64_t run = 0; run < num_runs; run++) {
+        for (int64_t i = 0; i < level[0].count; i++) {
+            for (int64_t j = 0; j < level[1].count; j++) {
+                for (int64_t k = 0; k < level[2].count; k++)
+                    add_rows(&list, &runs[run],
+                             i * level[0].dst_stride + j * level[1].dst_stride +
+                                 k * level[2].dst_stride,
+                             i * level[0].src_stride + j * level[1].src_stride +
+                                 k * level[2].src_stride);
+            }
+        }
+    }
+    flush(&list);
+}
+
+static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                            int64_t num_runs) {
+    struct span_list list = {.mover = mover};
+    for (int64_t run = 0; run < num_runs; run++)
+        add_rows(&list, &runs[run], 0, 0);
+    flush(&list);
+}
+
+/* Small pieces: rows and the innermost level make a grid. Its inner loop runs where the destination is
+ * densest, since stores cost more than loads. */
+static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                       int64_t num_runs) {
+    const struct pkv_copy_level *level = mover->nest.level;
+    const struct pkv_copy_level *inner = &level[PKV_COPY_LEVELS - 1];
+    for (int64_t run = 0; run < num_runs; run++) {
+        const bool rows_inside =
+            runs[run].num_rows > 1 && mover->dst_row_stride < inner->dst_stride;
+        struct pkv_grid grid = {
+            .piece_bytes = mover->nest.piece_bytes,
+            .num_outer = runs[run].num_rows,
+            .dst_outer = mover->dst_row_stride,
+            .src_outer = mover->src_row_stride,
+            .num_inner = inner->count,
+            .dst_inner = inner->dst_stride,
+            .src_inner = inner->src_stride,
+        };
+        if (rows_inside)
+            grid = (struct pkv_grid){
+                .piece_bytes = mover->nest.piece_bytes,
+                .num_outer = inner->count,
+                .dst_outer = inner->dst_stride,
+                .src_outer = inner->src_stride,
+                .num_inner = runs[run].num_rows,
+                .dst_inner = mover->dst_row_stride,
+                .src_inner = mover->src_row_stride,
+            };
+        for (int64_t i = 0; i < level[0].count; i++) {
+            for (int64_t j = 0; j < level[1].count; j++)
+                mover->kernels->copy_grid[mover->kind](
+                    mover->dst + runs[run].dst_offset + i * level[0].dst_stride +
+                        j * level[1].dst_stride,
+                    mover->src + runs[run].src_offset + i * level[0].src_stride +
+                        j * level[1].src_stride,
+                    &grid);
+        }
+    }
+}
+
+static bool is_grid(const struct pkv_copy_nest *nest) {
+    return nest->num_levels > 0 && nest->piece_bytes < SPAN_PIECE_BYTES;
+}
+
+void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                   int64_t num_runs) {
+    if (mover->nest.num_levels == 0)
+        move_whole_rows(mover, runs, num_runs);
+    else if (is_grid(&mover->nest))
+        move_grids(mover, runs, num_runs);
+    else
+        move_pieces(mover, runs, num_runs);
+}
+
+const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level) {
+    const bool grid = is_grid(nest);
+    switch (copy_level) {
+    case PKV_CPU_LEVEL_AVX2:
+        return grid ? "copy_grid_avx2" : "copy_spans_avx2";
+    case PKV_CPU_LEVEL_AVX512:
+        return grid ? "copy_grid_avx512" : "copy_spans_avx512";
+    case PKV_CPU_LEVEL_NEON:
+        return grid ? "copy_grid_neon" : "copy_spans_neon";
+    default:
+        return grid ? "copy_grid_c" : "copy_spans_c";
+    }
+}
+
+int64_t pkv_rows_num_parts(uint64_t bytes, int32_t num_threads) {
+    const uint64_t worth = bytes / PKV_PART_BYTES;
+    return worth < 1 ? 1 : worth < (uint64_t)num_threads ? (int64_t)worth : num_threads;
+}
+
+void pkv_rows_share(int64_t total, int64_t part, int64_t num_parts, int64_t *first, int64_t *end) {
+    const int64_t each = total / num_parts, rest = total % num_parts;
+    *first = part * each + (part < rest ? part : rest);
+    *end = *first + each + (part < rest);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Moving rows: what scatter, gather, block copies and layout conversion have in common. It turns runs of
+ * rows into calls of the copy kernels, whatever the fragments on either side.
+ */
+#ifndef PKV_OPS_ROWS_H
+#define PKV_OPS_ROWS_H
+
+#include "geometry/copy_nest.h"
+#include "kernels/kernels.h"
+
+/* Neighbouring rows: byte offsets of the first on both sides, and how many. */
+struct pkv_row_run {
+    int64_t dst_offset;
+    int64_t src_offset;
+    int64_t num_rows;
+};
+
+/* One direction between two places, ready to move any number of runs. */
+struct pkv_row_mover {
+    const struct pkv_kernels *kernels;
+    char *dst;
+    const char *src;
+    int64_t dst_row_stride; /* bytes between the rows of a run */
+    int64_t src_row_stride;
+    struct pkv_copy_nest nest;
+    enum pkv_copy_kind kind;
+};
+
+void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                   int64_t num_runs);
+
+/* The name of the kernels that pkv_rows_move would call, for explanations. Static. */
+const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level);
+
+/* Below this many written bytes a part is not worth waking a thread: a wake costs about as much as copying
+ * them. */
+#define PKV_PART_BYTES UINT64_C(524288)
+
+/* Into how many parts to divide work that writes `bytes` bytes. */
+int64_t pkv_rows_num_parts(uint64_t bytes, int32_t num_threads);
+
+/* The share of part `part` of `total` items: [*first, *end). */
+void pkv_rows_share(int64_t total, int64_t part, int64_t num_parts, int64_t *first, int64_t *end);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The scatter itself: select the tokens of a part, join neighbours to runs, move the rows. The public forms
+ * of it are in scatter_plan.c, scatter_pa_kv_cache.c and scatter_update.c.
+ */
+#include "ops/scatter.h"
+
+#include "base/error.h"
+#include "ops/sim.h"
+#include "parallel/executor.h"
+
+/* Up to this many tokens the destination may well be in cache (a decode step writes beside the rows of the
+ * step before), and a streaming store would push it out: measured, doc/performance.md. */
+enum { MAX_CACHED_TOKENS = 16 };
+
+/* Tokens selected at a time: their slots and runs take 10 KiB of stack and stay in the first-level cache
+ * between the pass over keys and the pass over values. */
+enum { CHUNK_TOKENS = 256 };
+
+enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, int64_t num_tokens) {
+    const bool cached = store_policy == PKV_STORE_CACHED ||
+                        (store_policy == PKV_STORE_AUTO && num_tokens <= MAX_CACHED_TOKENS);
+    return cached ? PKV_COPY_CACHED : PKV_COPY_STREAM_SCATTER;
+}
+
+enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char *function,
+                                               struct pkv_error *error) {
+    if (store_policy < PKV_STORE_AUTO || store_policy > PKV_STORE_STREAMING)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "options->store_policy",
+                             PKV_ERROR_NONE, store_policy, PKV_ERROR_NONE,
+                             "must be one of enum pkv_store_policy");
+    return PKV_STATUS_OK;
+}
+
+void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context *context,
+                          const struct pkv_step *step, int32_t run_mode, const char *function) {
+    job->step = step;
+    job->kernels = &context->kernels;
+    job->function = function;
+    job->run_mode = run_mode;
+    job->num_sides = 0;
+    job->is_flat = true;
+}
+
+static enum pkv_status check_source(const struct pkv_scatter_job *job,
+                                    const struct pkv_scatter_side *side, struct pkv_error *error) {
+    const struct pkv_tensor *source = &side->source;
+    const char *name = side->source_name;
+    if (source->dtype != side->part.dtype)
+        return pkv_error_set(error, PKV_STATUS_DTYPE, job->function, name, PKV_ERROR_NONE,
+                             source->dtype, side->part.dtype, "must have the dtype of its cache");
+    if (source->ndim != 3)
+        return pkv_error_set(error, PKV_STATUS_RANK, job->function, name, PKV_ERROR_NONE,
+                             source->ndim, 3, "must be [num_tokens, num_kv_heads, head_size]");
+    const int64_t wanted[3] = {job->step->slots.count, side->part.num_heads, side->part.head_size};
+    static const char *const rules[3] = {
+        "must be the number of slots",
+        "must be the number of heads of its cache",
+        "must be the head size of its cache",
+    };
+    for (int32_t i = 0; i < 3; i++) {
+        if (source->shape[i] != wanted[i])
+            return pkv_error_set_axis(error, PKV_STATUS_SHAPE, job->function, name, i,
+                                      source->shape[i], wanted[i], rules[i]);
+    }
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
+                                    const struct pkv_tensor *source, const char *source_name,
+                                    int32_t store_policy, struct pkv_error *error) {
+    struct pkv_scatter_side *side = &job->sides[job->num_sides];
+    side->part = *part;
+    side->source_name = source_name;
+    enum pkv_status status = pkv_tensor_read(&side->source, source,
+                                             (struct pkv_where){job->function, source_name, error});
+    if (status == PKV_STATUS_OK)
+        status = check_source(job, side, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    const struct pkv_row_shape to = pkv_row_shape_of_part(part);
+    const struct pkv_row_shape from = pkv_row_shape_of_tensor(&side->source);
+    side->mover = (struct pkv_row_mover){
+        .kernels = job->kernels,
+        .dst = part->data,
+        .src = side->source.data,
+        .dst_row_stride = part->token_stride_bytes,
+        .src_row_stride = side->source.strides[0] * part->element_bytes,
+        .nest = pkv_copy_nest_make(&to, &from),
+        .kind = pkv_scatter_copy_kind(store_policy, job->step->slots.count),
+    };
+    job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
+    job->num_sides++;
+    return PKV_STATUS_OK;
+}
+
+/* Does the set of bytes reach into the addresses of the part at all? */
+static bool spans_meet(const struct pkv_cache_part *part, const struct pkv_strided *set) {
+    const int64_t first = (int64_t)(uintptr_t)part->data;
+    return set->unit > 0 && set->first < first + part->span_bytes &&
+           first < set->first + pkv_strided_span(set);
+}
+
+static enum pkv_status check_rows(const struct pkv_scatter_job *job,
+                                  const struct pkv_cache_part *part, const struct pkv_strided *read,
+                                  const char *name, struct pkv_error *error) {
+    if (!spans_meet(part, read))
+        return PKV_STATUS_OK;
+    const struct pkv_vector *slots = &job->step->slots;
+    for (int64_t token = 0; token < slots->count; token++) {
+        const int64_t slot = pkv_vector_at(slots, token);
+        if (slot < 0)
+            continue;
+        const int64_t row = pkv_cache_part_offset(part, job->step->block_size, slot);
+        const struct pkv_strided written = pkv_cache_part_row_bytes(part, row);
+        if (pkv_strided_may_overlap(&written, read))
+            return pkv_error_set(error, PKV_STATUS_OVERLAP, job->function, name, PKV_ERROR_NONE,
+                                 PKV_ERROR_NONE, token,
+                                 "must not share bytes with a row that is written, as does that of "
+                                 "token");
+    }
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_scatter_job_check_overlap(const struct pkv_scatter_job *job,
+                                              const char *slots_name, struct pkv_error *error) {
+    const struct pkv_strided slots = pkv_vector_bytes(&job->step->slots);
+    for (int32_t i = 0; i < job->num_sides; i++) {
+        const struct pkv_cache_part *part = &job->sides[i].part;
+        enum pkv_status status = check_rows(job, part, &slots, slots_name, error);
+        for (int32_t j = 0; j < job->num_sides && status == PKV_STATUS_OK; j++) {
+            const struct pkv_strided source = pkv_strided_from_tensor(&job->sides[j].source);
+            status = check_rows(job, part, &source, job->sides[j].source_name, error);
+        }
+        if (status != PKV_STATUS_OK)
+            return status;
+    }
+    return PKV_STATUS_OK;
+}
+
+/* Tokens and slots that both go on by one, up to a block end unless rows go on evenly there too. */
+struct slot_run {
+    int64_t slot;
+    int64_t token;
+    int64_t num_tokens;
+};
+
+static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots,
+                         const int64_t *tokens, int64_t count, struct slot_run *runs) {
+    int64_t num_runs = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const bool joins = i > 0 && slots[i] == slots[i - 1] + 1 &&
+                           tokens[i] == tokens[i - 1] + 1 &&
+                           (job->is_flat || slots[i] % job->step->block_size != 0);
+        if (joins)
+            runs[num_runs - 1].num_tokens++;
+        else
+            runs[num_runs++] = (struct slot_run){slots[i], tokens[i], 1};
+    }
+    return num_runs;
+}
+
+static void move_side(const struct pkv_scatter_job *job, const struct pkv_scatter_side *side,
+                      const struct slot_run *slot_runs, int64_t num_runs) {
+    struct pkv_row_run runs[CHUNK_TOKENS];
+    for (int64_t i = 0; i < num_runs; i++)
+        runs[i] = (struct pkv_row_run){
+            .dst_offset =
+                pkv_cache_part_offset(&side->part, job->step->block_size, slot_runs[i].slot),
+            .src_offset = slot_runs[i].token * side->mover.src_row_stride,
+            .num_rows = slot_runs[i].num_tokens,
+        };
+    pkv_rows_move(&side->mover, runs, num_runs);
+}
+
+static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_t num_parts) {
+    const struct pkv_vector *slots = &job->step->slots;
+    const struct pkv_slot_part range = pkv_step_slot_part(job->step, part, num_parts);
+    pkv_select_slots_fn *select = job->kernels->select_slots[pkv_step_slot_type(job->step)];
+    int64_t chosen_slots[CHUNK_TOKENS], chosen_tokens[CHUNK_TOKENS];
+    struct slot_run runs[CHUNK_TOKENS];
+    int64_t chosen = 0;
+    for (int64_t first = range.first_token; first < range.end_token;) {
+        /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a time. */
+        const int64_t rest = range.end_token - first;
+        const int64_t room = CHUNK_TOKENS - chosen;
+        const int64_t count = rest < room ? rest : room;
+        chosen += select(slots->data, slots->stride, first, count, range.low, range.high,
+                         chosen_slots + chosen, chosen_tokens + chosen);
+        first += count;
+        if (chosen < CHUNK_TOKENS / 2 && first < range.end_token)
+            continue;
+        const int64_t num_runs = join_runs(job, chosen_slots, chosen_tokens, chosen, runs);
+        for (int32_t i = 0; i < job->num_sides; i++)
+            move_side(job, &job->sides[i], runs, num_runs);
+        chosen = 0;
+    }
+}
+
+struct parts {
+    const struct pkv_scatter_job *job;
+    int64_t num_parts;
+};
+
+static void run_tile(void *arg, int64_t index) {
+    const struct parts *parts = arg;
+    scatter_part(parts->job, index, parts->num_parts);
+}
+
+enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int64_t part,
+                                         int64_t num_parts, struct pkv_error *error) {
+    if (job->run_mode == PKV_RUN_MODE_SIM)
+        return pkv_sim_scatter(job, part, num_parts, error);
+    scatter_part(job, part, num_parts);
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
+                                    const struct pkv_executor *executor, struct pkv_error *error) {
+    uint64_t row_bytes = 0;
+    for (int32_t i = 0; i < job->num_sides; i++)
+        row_bytes += (uint64_t)job->sides[i].part.row_bytes;
+    const uint64_t bytes = row_bytes * (uint64_t)job->step->slots.count;
+    const int64_t num_parts = pkv_rows_num_parts(bytes, executor->num_threads);
+    if (job->run_mode == PKV_RUN_MODE_SIM || num_parts == 1)
+        return pkv_scatter_job_run_part(job, 0, 1, error);
+    struct parts parts = {job, num_parts};
+    pkv_executor_run(executor, run_tile, &parts, num_parts);
+    return PKV_STATUS_OK;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The published operator in one call: tensors in the published order become a cache, a step and a job, all
+ * on the stack.
+ */
+#include <pagedkv/scatter.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "ops/scatter.h"
+
+static enum pkv_status check_options(const struct pkv_scatter_pa_kv_cache_options *options,
+                                     const char *function, struct pkv_error *error) {
+    const int64_t none = PKV_ERROR_NONE;
+    if (options->scatter_mode != PKV_SCATTER_MODE_NONE &&
+        options->scatter_mode != PKV_SCATTER_MODE_NCT)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "options->scatter_mode",
+                             none, options->scatter_mode, none,
+                             "must be one of enum pkv_scatter_mode");
+    if (options->reserved != 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "options->reserved",
+                             none, options->reserved, 0, "must be");
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {
+        {"options->key_stride", options->key_stride},
+        {"options->value_stride", options->value_stride},
+        {"options->key_offset", options->key_offset},
+        {"options->value_offset", options->value_offset},
+    };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (numbers[i].value < 0)
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, numbers[i].name,
+                                 none, numbers[i].value, 0, "must be at least");
+        if (numbers[i].value != 0 && options->scatter_mode != PKV_SCATTER_MODE_NCT)
+            return pkv_error_set(
+                error, PKV_STATUS_INVALID_ARGUMENT, function, numbers[i].name, none,
+                numbers[i].value, 0,
+                "has a meaning in PKV_SCATTER_MODE_NCT only; otherwise it must be");
+    }
+    return pkv_scatter_check_store_policy(options->store_policy, function, error);
+}
+
+/* The three-dimensional view of an Nct source: row t starts at element stride * t + offset. */
+static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor *source,
+                                const struct pkv_cache_part *part, int64_t num_tokens,
+                                int64_t stride, int64_t offset, struct pkv_where where) {
+    struct pkv_tensor t;
+    const enum pkv_status status = pkv_tensor_read(&t, source, where);
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (t.ndim != 2)
+        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+                             PKV_ERROR_NONE, t.ndim, 2, "must be [num_tokens, row] in mode Nct");
+    if (!pkv_tensor_is_contiguous(&t))
+        return pkv_error_set(where.error, PKV_STATUS_STRIDE, where.function, where.argument,
+                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must be contiguous in mode Nct, which brings its own stride");
+    const int64_t row = part->num_heads * part->head_size;
+    const int64_t step = stride == 0 ? t.shape[1] : stride;
+    const int64_t available = pkv_tensor_num_elements(&t);
+    int64_t end = 0;
+    const bool fits = num_tokens == 0 || (pkv_checked_mul(num_tokens - 1, step, &end) &&
+                                          pkv_checked_add(end, offset, &end) &&
+                                          pkv_checked_add(end, row, &end) && end <= available);
+    if (!fits)
+        return pkv_error_set(where.error, PKV_STATUS_SHAPE, where.function, where.argument,
+                             PKV_ERROR_NONE, available, end,
+                             "has too few elements for its rows at this stride and offset");
+    const int64_t shape[3] = {num_tokens, part->num_heads, part->head_size};
+    char *first = t.data;
+    if (num_tokens > 0)
+        first += offset * part->element_bytes;
+    *view = pkv_tensor_make(first, t.dtype, 3, shape);
+    view->strides[0] = num_tokens > 1 ? step : row;
+    view->strides[1] = part->head_size;
+    view->strides[2] = 1;
+    return PKV_STATUS_OK;
+}
+
+static enum pkv_status describe(struct pkv_cache *cache, const struct pkv_tensor *key,
+                                const struct pkv_tensor *key_cache,
+                                const struct pkv_tensor *value_cache,
+                                const struct pkv_scatter_pa_kv_cache_options *options,
+                                const char *function, struct pkv_error *error) {
+    /* PA_NZ does not tell its heads; the source does, except in Nct. */
+    const bool heads_are_needed = key_cache && key_cache->ndim == 4 &&
+                                  options->key_layout == PKV_LAYOUT_PA_NZ && key->ndim == 3;
+    const struct pkv_cache_options cache_options = {
+        .struct_size = sizeof(cache_options),
+        .key_layout = options->key_layout,
+        .value_layout = options->value_layout,
+        .num_kv_heads = heads_are_needed && key->shape[1] > 0 ? key->shape[1] : 0,
+    };
+    struct pkv_error facts = {.struct_size = sizeof(facts)};
+    const enum pkv_status status =
+        pkv_cache_init(cache, key_cache, value_cache, &cache_options, &facts);
+    return status == PKV_STATUS_OK ? status : pkv_error_forward(error, &facts, function, NULL);
+}
+
+static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
+                                const struct pkv_tensor *source, const char *name, int64_t stride,
+                                int64_t offset,
+                                const struct pkv_scatter_pa_kv_cache_options *options,
+                                struct pkv_error *error) {
+    if (options->scatter_mode == PKV_SCATTER_MODE_NONE)
+        return pkv_scatter_job_add(job, part, source, name, options->store_policy, error);
+    struct pkv_tensor view;
+    const enum pkv_status status = view_nct(&view, source, part, job->step->slots.count, stride,
+                                            offset, (struct pkv_where){job->function, name, error});
+    return status == PKV_STATUS_OK
+               ? pkv_scatter_job_add(job, part, &view, name, options->store_policy, error)
+               : status;
+}
+
+static enum pkv_status scatter(struct pkv_context *context, const struct pkv_tensor *key,
+                               const struct pkv_tensor *key_cache,
+                               const struct pkv_tensor *slot_mapping,
+                               const struct pkv_tensor *value, const struct pkv_tensor *value_cache,
+                               const struct pkv_scatter_pa_kv_cache_options *options,
+                               const char *function, struct pkv_error *error) {
+    if (key == NULL || key_cache == NULL || slot_mapping == NULL)
+        return pkv_refuse_null(function,
+                               key == NULL         ? "key"
+                               : key_cache == NULL ? "key_cache"
+                                                   : "slot_mapping",
+                               error);
+    if (pkv_tensor_is_absent(slot_mapping))
+        return pkv_refuse_null(function, "slot_mapping", error);
+    if (pkv_tensor_is_absent(value) != pkv_tensor_is_absent(value_cache))
+        return pkv_refuse_null(function, pkv_tensor_is_absent(value) ? "value" : "value_cache",
+                               error);
+    struct pkv_scatter_pa_kv_cache_options chosen;
+    struct pkv_cache cache;
+    struct pkv_step step;
+    struct pkv_scatter_job job;
+    enum pkv_status status =
+        pkv_struct_read(&chosen, sizeof(chosen), options, function, "options", error);
+    if (status == PKV_STATUS_OK)
+        status = check_options(&chosen, function, error);
+    if (status == PKV_STATUS_OK)
+        status = describe(&cache, key, key_cache, value_cache, &chosen, function, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    const struct pkv_step_indices indices = {
+        .struct_size = sizeof(indices),
+        .duplicates = chosen.duplicates,
+        .slot_mapping = *slot_mapping,
+    };
+    step.max_tokens = 0;
+    status = pkv_step_set_indices(&step, &context->kernels, cache.num_blocks, cache.block_size,
+                                  &indices, function, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    pkv_scatter_job_init(&job, context, &step, context->run_mode, function);
+    status = add_side(&job, &cache.key, key, "key", chosen.key_stride, chosen.key_offset, &chosen,
+                      error);
+    if (status == PKV_STATUS_OK && cache.value.data)
+        status = add_side(&job, &cache.value, value, "value", chosen.value_stride,
+                          chosen.value_offset, &chosen, error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_scatter_job_check_overlap(&job, "slot_mapping", error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_scatter_job_run(&job, &context->executor, error);
+    return status;
+}
+
+enum pkv_status pkv_scatter_pa_kv_cache(struct pkv_context *context, const struct pkv_tensor *key,
+                                        const struct pkv_tensor *key_cache,
+                                        const struct pkv_tensor *slot_mapping,
+                                        const struct pkv_tensor *value,
+                                        const struct pkv_tensor *value_cache,
+                                        const struct pkv_scatter_pa_kv_cache_options *options,
+                                        struct pkv_error *error) {
+    struct pkv_error facts;
+    facts.struct_size = sizeof(facts);
+    if (context == NULL)
+        return pkv_refuse_null(__func__, "context", error);
+    const enum pkv_status status = scatter(context, key, key_cache, slot_mapping, value,
+                                           value_cache, options, __func__, &facts);
+    return pkv_context_finish(context, status, &facts, error);
+}

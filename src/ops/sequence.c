@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The walk over the blocks of a sequence.
+ */
+#include <pagedkv/sequence.h>
+
+#include "base/error.h"
+#include "geometry/cache.h"
+#include "ops/sequence.h"
+
+enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence, const struct pkv_cache *cache,
+                                  const struct pkv_tensor *block_table, int64_t first_token,
+                                  int64_t num_tokens, struct pkv_error *error) {
+    const int64_t none = PKV_ERROR_NONE;
+    if (sequence == NULL || cache == NULL)
+        return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, __func__,
+                             sequence == NULL ? "sequence" : "cache", none, none, none,
+                             "must not be NULL");
+    const enum pkv_status described = pkv_cache_check(cache, __func__, "cache", error);
+    if (described != PKV_STATUS_OK)
+        return described;
+    struct pkv_tensor table;
+    const enum pkv_status status = pkv_tensor_read_index(
+        &table, block_table, 1, (struct pkv_where){__func__, "block_table", error});
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (first_token < 0 || num_tokens < 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__,
+                             first_token < 0 ? "first_token" : "num_tokens", none,
+                             first_token < 0 ? first_token : num_tokens, 0, "must be at least");
+    const int64_t width = table.shape[0];
+    const struct pkv_vector row = pkv_vector_along(&table, 0);
+    if (num_tokens > 0) {
+        const int64_t last = num_tokens > INT64_MAX - first_token
+                                 ? width
+                                 : (first_token + num_tokens - 1) / cache->block_size;
+        if (last >= width)
+            return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, __func__, "num_tokens",
+                                 none, num_tokens, width,
+                                 "needs an entry of the block table beyond its width");
+        for (int64_t i = first_token / cache->block_size; i <= last; i++) {
+            const int64_t block = pkv_vector_at(&row, i);
+            if (block < 0 || block >= cache->num_blocks)
+                return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, __func__, "block_table",
+                                     i, block, cache->num_blocks,
+                                     "must lie between 0 and the number of blocks");
+        }
+    }
+    pkv_sequence_start(sequence, cache, &row, first_token, num_tokens);
+    return PKV_STATUS_OK;
+}
+
+void pkv_sequence_start(struct pkv_sequence *sequence, const struct pkv_cache *cache,
+                        const struct pkv_vector *block_table, int64_t first_token,
+                        int64_t num_tokens) {
+    const int64_t first_block = first_token / cache->block_size;
+    *sequence = (struct pkv_sequence){
+        .cache = cache,
+        .block_ids = block_table->data,
+        .block_id_stride = block_table->stride,
+        .block_id_dtype = block_table->dtype,
+        .next_block = first_block,
+        .offset = first_token - first_block * cache->block_size,
+        .position = first_token,
+        .end = first_token + num_tokens,
+    };
+}
+
+int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *block) {
+    const struct pkv_cache *cache = sequence->cache;
+    const int64_t left = sequence->end - sequence->position;
+    if (left <= 0)
+        return 0;
+    const struct pkv_vector ids = {.data = sequence->block_ids,
+                                   .dtype = sequence->block_id_dtype,
+                                   .stride = sequence->block_id_stride};
+    const int64_t room = cache->block_size - sequence->offset;
+    block->block_id = pkv_vector_at(&ids, sequence->next_block);
+    block->offset = sequence->offset;
+    block->position = sequence->position;
+    block->num_tokens = left < room ? left : room;
+    block->key = (char *)cache->key.data + block->block_id * cache->key.block_stride_bytes +
+                 block->offset * cache->key.token_stride_bytes;
+    block->value = cache->value.data == NULL
+                       ? NULL
+                       : (char *)cache->value.data +
+                             block->block_id * cache->value.block_stride_bytes +
+                             block->offset * cache->value.token_stride_bytes;
+    sequence->position += block->num_tokens;
+    sequence->next_block++;
+    sequence->offset = 0;
+    return 1;
+}

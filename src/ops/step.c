@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Making steps, checking their indices, dividing their work.
+ */
+#include "ops/step.h"
+
+#include <string.h>
+
+#include "base/allocator.h"
+#include "base/error.h"
+#include "geometry/cache.h"
+#include "ops/rows.h"
+
+enum { STEP_ALIGNMENT = 64 };
+
+static enum pkv_status read_options(struct pkv_step_options *to,
+                                    const struct pkv_step_options *options, const char *function,
+                                    struct pkv_error *error) {
+    const enum pkv_status status =
+        pkv_struct_read(to, sizeof(*to), options, function, "options", error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (to->max_tokens < 0 || to->max_seqs < 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function,
+                             to->max_tokens < 0 ? "options->max_tokens" : "options->max_seqs",
+                             PKV_ERROR_NONE, to->max_tokens < 0 ? to->max_tokens : to->max_seqs, 0,
+                             "must be at least");
+    return PKV_STATUS_OK;
+}
+
+size_t pkv_step_memory_size(const struct pkv_step_options *options) {
+    struct pkv_step_options chosen;
+    return read_options(&chosen, options, __func__, NULL) == PKV_STATUS_OK ? sizeof(struct pkv_step)
+                                                                           : 0;
+}
+
+static void step_init(struct pkv_step *step, const struct pkv_step_options *options) {
+    memset(step, 0, sizeof(*step));
+    step->max_tokens = options->max_tokens;
+    step->max_seqs = options->max_seqs;
+}
+
+enum pkv_status pkv_step_create(struct pkv_step **step, const struct pkv_step_options *options,
+                                struct pkv_error *error) {
+    if (step == NULL)
+        return pkv_refuse_null(__func__, "step", error);
+    *step = NULL;
+    struct pkv_step_options chosen;
+    const enum pkv_status status = read_options(&chosen, options, __func__, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    const struct pkv_allocator allocator = pkv_allocator_resolve(chosen.allocator);
+    if (allocator.alloc == NULL)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__, "options->allocator",
+                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must have both alloc and free, or neither");
+    struct pkv_step *made = pkv_alloc(&allocator, sizeof(*made), STEP_ALIGNMENT);
+    if (made == NULL)
+        return pkv_error_set(error, PKV_STATUS_OUT_OF_MEMORY, __func__, NULL, PKV_ERROR_NONE,
+                             PKV_ERROR_NONE, (int64_t)sizeof(*made),
+                             "the allocator has no memory of that many bytes");
+    step_init(made, &chosen);
+    made->allocator = allocator;
+    made->owns_memory = true;
+    *step = made;
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_step_create_in(struct pkv_step **step, void *memory, size_t memory_bytes,
+                                   const struct pkv_step_options *options,
+                                   struct pkv_error *error) {
+    if (step == NULL || memory == NULL)
+        return pkv_refuse_null(__func__, step == NULL ? "step" : "memory", error);
+    *step = NULL;
+    struct pkv_step_options chosen;
+    const enum pkv_status status = read_options(&chosen, options, __func__, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    if ((uintptr_t)memory % STEP_ALIGNMENT != 0)
+        return pkv_error_set(error, PKV_STATUS_MISALIGNED, __func__, "memory", PKV_ERROR_NONE,
+                             PKV_ERROR_NONE, STEP_ALIGNMENT, "must be aligned to that many bytes");
+    if (memory_bytes < sizeof(struct pkv_step))
+        return pkv_error_set(error, PKV_STATUS_CAPACITY, __func__, "memory_bytes", PKV_ERROR_NONE,
+                             (int64_t)memory_bytes, (int64_t)sizeof(struct pkv_step),
+                             "must be at least pkv_step_memory_size");
+    step_init(memory, &chosen);
+    *step = memory;
+    return PKV_STATUS_OK;
+}
+
+void pkv_step_destroy(struct pkv_step *step) {
+    if (step == NULL || !step->owns_memory)
+        return;
+    const struct pkv_allocator allocator = step->allocator;
+    pkv_free(&allocator, step);
+}
+
+enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step) {
+    switch (step->slots.dtype) {
+    case PKV_DTYPE_I16:
+        return PKV_SLOT_I16;
+    case PKV_DTYPE_I32:
+        return PKV_SLOT_I32;
+    default:
+        return PKV_SLOT_I64;
+    }
+}
+
+/* Shell's sort: a few hundred numbers, no memory, no recursion; the gaps are Ciura's. */
+static void sort_samples(int64_t *samples, int32_t count) {
+    static const int32_t gaps[] = {132, 57, 23, 10, 4, 1};
+    for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++) {
+        const int32_t gap = gaps[g];
+        for (int32_t i = gap; i < count; i++) {
+            const int64_t sample = samples[i];
+            int32_t j = i;
+            for (; j >= gap && samples[j - gap] > sample; j -= gap)
+                samples[j] = samples[j - gap];
+            samples[j] = sample;
+        }
+    }
+}
+
+/* One sample for each 16 tokens: a small step is not worth a finer division. */
+static void take_samples(struct pkv_step *step) {
+    const int64_t count = step->slots.count;
+    int64_t wanted = count / 16;
+    if (wanted > PKV_STEP_MAX_SAMPLES)
+        wanted = PKV_STEP_MAX_SAMPLES;
+    step->num_samples = 0;
+    for (int64_t i = 0; i < wanted; i++) {
+        /* i * count / wanted without the product, which may not fit. */
+        const int64_t token = i * (count / wanted) + i * (count % wanted) / wanted;
+        const int64_t slot = pkv_vector_at(&step->slots, token);
+        if (slot >= 0)
+            step->samples[step->num_samples++] = slot;
+    }
+    sort_samples(step->samples, step->num_samples);
+}
+
+struct pkv_slot_part pkv_step_slot_part(const struct pkv_step *step, int64_t part,
+                                        int64_t num_parts) {
+    const int64_t count = step->slots.count;
+    struct pkv_slot_part all = {0, count, 0, INT64_MAX};
+    if (num_parts <= 1)
+        return all;
+    if (step->duplicates != PKV_DUPLICATES_LAST_WINS) {
+        pkv_rows_share(count, part, num_parts, &all.first_token, &all.end_token);
+        return all;
+    }
+    /* Quantile k of the samples is the border between parts k - 1 and k; more parts than samples leave some
+     * parts empty. */
+    const int64_t num_samples = step->num_samples;
+    const int64_t scale = num_parts > num_samples ? 1 : num_parts;
+    const int64_t k = num_parts > num_samples ? part : part * num_samples / scale;
+    const int64_t next = num_parts > num_samples ? part + 1 : (part + 1) * num_samples / scale;
+    all.low = part == 0 ? 0 : k < num_samples ? step->samples[k] : INT64_MAX;
+    all.high = part == num_parts - 1 || next >= num_samples ? INT64_MAX : step->samples[next];
+    return all;
+}
+
+enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *function,
+                                          struct pkv_error *error) {
+    if (duplicates < PKV_DUPLICATES_LAST_WINS || duplicates > PKV_DUPLICATES_ASSUME_UNIQUE)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "duplicates",
+                             PKV_ERROR_NONE, duplicates, PKV_ERROR_NONE,
+                             "must be one of enum pkv_duplicates");
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_step_set_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                   const struct pkv_vector *slots, int64_t num_blocks,
+                                   int64_t block_size, int32_t duplicates, struct pkv_where where) {
+    step->has_slots = true;
+    step->slots = *slots;
+    step->duplicates = duplicates;
+    const int64_t num_slots = num_blocks * block_size;
+    const int64_t bad = kernels->check_slots[pkv_step_slot_type(step)](slots->data, slots->stride,
+                                                                       slots->count, num_slots);
+    if (bad < slots->count)
+        return pkv_error_set(where.error, PKV_STATUS_SLOT_OUT_OF_RANGE, where.function,
+                             where.argument, bad, pkv_vector_at(slots, bad), num_slots,
+                             "must be below the number of slots");
+    if (duplicates == PKV_DUPLICATES_REJECT) {
+        const int64_t repeat = pkv_vector_find_repeat(slots);
+        if (repeat >= 0)
+            return pkv_error_set(where.error, PKV_STATUS_DUPLICATE_SLOT, where.function,
+                                 where.argument, repeat, pkv_vector_at(slots, repeat),
+                                 PKV_ERROR_NONE,
+                                 "must not name a slot that an earlier token names");
+    }
+    if (duplicates == PKV_DUPLICATES_LAST_WINS)
+        take_samples(step);
+    return PKV_STATUS_OK;
+}
+
+int64_t pkv_step_seq_len(const struct pkv_step *step, int64_t b) {
+    const int64_t length = pkv_vector_at(&step->seq_lens, b);
+    return step->seq_lens_cumulative ? pkv_vector_at(&step->seq_lens, b + 1) - length : length;
+}
+
+int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b) {
+    return step->seq_offsets.data ? pkv_vector_at(&step->seq_offsets, b) : 0;
+}
+
+struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b) {
+    return pkv_vector_offset(&step->table_row, b * step->table_row_stride);
+}
+
+/* The entries of one sequence that a gather reads. */
+static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, int64_t offset,
+                                      int64_t length, const char *function,
+                                      struct pkv_error *error) {
+    const int64_t width = step->table_row.count;
+    if (length == 0)
+        return PKV_STATUS_OK;
+    const int64_t last = (offset + length - 1) / step->block_size;
+    if (last >= width)
+        return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens", b, last,
+                             width, "needs an entry of its block table row beyond the width");
+    const struct pkv_vector row = pkv_step_table_row(step, b);
+    for (int64_t i = offset / step->block_size; i <= last; i++) {
+        const int64_t block = pkv_vector_at(&row, i);
+        if (block < 0 || block >= step->num_blocks)
+            return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, function, "block_table",
+                                 b * width + i, block, step->num_blocks,
+                                 "must lie between 0 and the number of blocks");
+    }
+    return PKV_STATUS_OK;
+}
+
+static enum pkv_status check_lengths(struct pkv_step *step, const char *function,
+                                     struct pkv_error *error) {
+    if (step->seq_lens_cumulative && pkv_vector_at(&step->seq_lens, 0) != 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_lens", 0,
+                             pkv_vector_at(&step->seq_lens, 0), 0, "must start its totals at");
+    for (int64_t b = 0; b < step->num_seqs; b++) {
+        const int64_t at = b + step->seq_lens_cumulative;
+        const int64_t offset = pkv_step_seq_offset(step, b);
+        if (offset < 0)
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_offsets", b,
+                                 offset, 0, "must be at least");
+        /* Totals start at 0 and have not fallen so far, so the difference of two of them fits. */
+        if (step->seq_lens_cumulative &&
+            pkv_vector_at(&step->seq_lens, at) < pkv_vector_at(&step->seq_lens, b))
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_lens", at,
+                                 pkv_vector_at(&step->seq_lens, at),
+                                 pkv_vector_at(&step->seq_lens, b),
+                                 "must not fall below the total before it");
+        const int64_t length = pkv_step_seq_len(step, b);
+        if (length < 0)
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_lens", at,
+                                 length, 0, "must be at least");
+        if (length > INT64_MAX - offset || length > INT64_MAX - step->num_gather_tokens)
+            return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "seq_lens", at, length,
+                                 PKV_ERROR_NONE, "must keep all positions and the sum in 64 bits");
+        const enum pkv_status status = check_sequence(step, b, offset, length, function, error);
+        if (status != PKV_STATUS_OK)
+            return status;
+        step->num_gather_tokens += length;
+    }
+    return PKV_STATUS_OK;
+}
+
+static enum pkv_status set_gather(struct pkv_step *step, const struct pkv_step_indices *indices,
+                                  const char *function, struct pkv_error *error) {
+    struct pkv_tensor table, lengths, offsets;
+    enum pkv_status status = pkv_tensor_read_index(
+        &table, &indices->block_table, 2, (struct pkv_where){function, "block_table", error});
+    if (status == PKV_STATUS_OK)
+        status = pkv_tensor_read_index(&lengths, &indices->seq_lens, 1,
+                                       (struct pkv_where){function, "seq_lens", error});
+    const bool has_offsets = !pkv_tensor_is_absent(&indices->seq_offsets);
+    if (status == PKV_STATUS_OK && has_offsets)
+        status = pkv_tensor_read_index(&offsets, &indices->seq_offsets, 1,
+                                       (struct pkv_where){function, "seq_offsets", error});
+    if (status != PKV_STATUS_OK)
+        return status;
+    step->num_seqs = table.shape[0];
+    step->seq_lens_cumulative = indices->seq_lens_cumulative == 1;
+    if (step->max_seqs != 0 && step->num_seqs > step->max_seqs)
+        return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "block_table", PKV_ERROR_NONE,
+                             step->num_seqs, step->max_seqs,
+                             "has more sequences than the step was created for");
+    const int64_t wanted = step->num_seqs + step->seq_lens_cumulative;
+    if (lengths.shape[0] != wanted)
+        return pkv_error_set_axis(
+            error, PKV_STATUS_SHAPE, function, "seq_lens", 0, lengths.shape[0], wanted,
+            step->seq_lens_cumulative ? "must be one more than the sequences of block_table"
+                                      : "must be the number of sequences of block_table");
+    if (has_offsets && offsets.shape[0] != step->num_seqs)
+        return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function, "seq_offsets", 0,
+                                  offsets.shape[0], step->num_seqs,
+                                  "must be the number of sequences of block_table");
+    step->table_row = pkv_vector_along(&table, 1);
+    step->table_row_stride = table.strides[0];
+    step->seq_lens = pkv_vector_along(&lengths, 0);
+    if (has_offsets)
+        step->seq_offsets = pkv_vector_along(&offsets, 0);
+    step->has_gather = true;
+    return check_lengths(step, function, error);
+}
+
+static void clear(struct pkv_step *step) {
+    step->is_set = false;
+    step->has_gather = false;
+    step->has_slots = false;
+    step->seq_offsets = (struct pkv_vector){0};
+    step->num_gather_tokens = 0;
+    step->num_samples = 0;
+}
+
+static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kernels,
+                           const struct pkv_step_indices *indices, const char *function,
+                           struct pkv_error *error) {
+    const enum pkv_status known = pkv_step_check_duplicates(indices->duplicates, function, error);
+    if (known != PKV_STATUS_OK)
+        return known;
+    if (indices->seq_lens_cumulative != 0 && indices->seq_lens_cumulative != 1)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_lens_cumulative",
+                             PKV_ERROR_NONE, indices->seq_lens_cumulative, PKV_ERROR_NONE,
+                             "must be 0 or 1");
+    if (!pkv_tensor_is_absent(&indices->slot_mapping)) {
+        const struct pkv_where where = {function, "slot_mapping", error};
+        struct pkv_tensor tensor;
+        enum pkv_status status = pkv_tensor_read_index(&tensor, &indices->slot_mapping, 1, where);
+        if (status != PKV_STATUS_OK)
+            return status;
+        if (step->max_tokens != 0 && tensor.shape[0] > step->max_tokens)
+            return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "slot_mapping",
+                                 PKV_ERROR_NONE, tensor.shape[0], step->max_tokens,
+                                 "has more tokens than the step was created for");
+        const struct pkv_vector slots = pkv_vector_along(&tensor, 0);
+        status = pkv_step_set_slots(step, kernels, &slots, step->num_blocks, step->block_size,
+                                    indices->duplicates, where);
+        if (status != PKV_STATUS_OK)
+            return status;
+    }
+    if (!pkv_tensor_is_absent(&indices->block_table) || !pkv_tensor_is_absent(&indices->seq_lens))
+        return set_gather(step, indices, function, error);
+    return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                     int64_t num_blocks, int64_t block_size,
+                                     const struct pkv_step_indices *indices, const char *function,
+                                     struct pkv_error *error) {
+    clear(step);
+    step->num_blocks = num_blocks;
+    step->block_size = block_size;
+    const enum pkv_status status = set(step, kernels, indices, function, error);
+    if (status == PKV_STATUS_OK)
+        step->is_set = true;
+    else
+        clear(step);
+    return status;
+}
+
+enum pkv_status pkv_step_set(struct pkv_context *context, struct pkv_step *step,
+                             const struct pkv_cache *cache, const struct pkv_step_indices *indices,
+                             struct pkv_error *error) {
+    struct pkv_error facts = {.struct_size = sizeof(facts)};
+    struct pkv_step_indices chosen;
+    enum pkv_status status;
+    if (context == NULL || step == NULL || cache == NULL || indices == NULL)
+        status = pkv_refuse_null(__func__,
+                                 context == NULL ? "context"
+                                 : step == NULL  ? "step"
+                                 : cache == NULL ? "cache"
+                                                 : "indices",
+                                 &facts);
+    else
+        status = pkv_struct_read(&chosen, sizeof(chosen), indices, __func__, "indices", &facts);
+    if (status == PKV_STATUS_OK)
+        status = pkv_cache_check(cache, __func__, "cache", &facts);
+    if (status == PKV_STATUS_OK)
+        status = pkv_step_set_indices(step, &context->kernels, cache->num_blocks, cache->block_size,
+                                      &chosen, __func__, &facts);
+    else if (step)
+        clear(step);
+    return pkv_context_finish(context, status, &facts, error);
+}

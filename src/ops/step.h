@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A step from inside: checked indices, and how its work is divided among threads.
+ */
+#ifndef PKV_OPS_STEP_H
+#define PKV_OPS_STEP_H
+
+#include <pagedkv/step.h>
+
+#include "geometry/vector.h"
+#include "ops/context.h"
+
+/* With 256 samples the quantiles of a random mapping are off by 3 % of the tokens at the most likely. */
+enum { PKV_STEP_MAX_SAMPLES = 256 };
+
+struct pkv_step {
+    struct pkv_allocator allocator;
+    bool owns_memory;
+    int64_t max_tokens;
+    int64_t max_seqs;
+
+    bool is_set;
+    int64_t num_blocks; /* of the cache that the indices were checked against */
+    int64_t block_size;
+
+    bool has_slots;
+    struct pkv_vector slots;
+    int32_t duplicates;
+    int32_t num_samples;
+    int64_t samples[PKV_STEP_MAX_SAMPLES]; /* ascending slots, evenly chosen among the tokens */
+
+    bool has_gather;
+    bool seq_lens_cumulative;
+    int64_t num_seqs;
+    struct pkv_vector table_row; /* row 0 of the block table */
+    int64_t table_row_stride;    /* in elements */
+    struct pkv_vector seq_lens;
+    struct pkv_vector seq_offsets; /* data NULL: all 0 */
+    int64_t num_gather_tokens;
+};
+
+/* Which tokens belong to a part of the work: those of [first_token, end_token) with low <= slot < high.
+ * When a slot may be named twice, the parts divide the destination at quantiles of the slots and each walks
+ * all tokens in order, so that the last token wins whoever runs what; otherwise they divide the tokens. */
+struct pkv_slot_part {
+    int64_t first_token, end_token;
+    int64_t low, high;
+};
+
+struct pkv_slot_part pkv_step_slot_part(const struct pkv_step *step, int64_t part,
+                                        int64_t num_parts);
+
+/* The kernel index for the step's slots. */
+enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step);
+
+/* Refuses a value that is no enum pkv_duplicates. */
+enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *function,
+                                          struct pkv_error *error);
+
+/* pkv_step_set for slots alone, also of int16, whose checks of shape are done. The error's function and
+ * argument are `where`'s. */
+enum pkv_status pkv_step_set_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                   const struct pkv_vector *slots, int64_t num_blocks,
+                                   int64_t block_size, int32_t duplicates, struct pkv_where where);
+
+/* pkv_step_set with facts reported under another function's name. */
+enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                     int64_t num_blocks, int64_t block_size,
+                                     const struct pkv_step_indices *indices, const char *function,
+                                     struct pkv_error *error);
+
+/* Length and first token of sequence b. */
+int64_t pkv_step_seq_len(const struct pkv_step *step, int64_t b);
+int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b);
+
+/* The block table row of sequence b. */
+struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b);
+
+#endif
