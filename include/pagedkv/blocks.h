@@ -13,30 +13,49 @@ extern "C" {
 #endif
 
 /* Copies block block_mapping[i][0] to block block_mapping[i][1], keys and values, for every i: what
- * copy-on-write asks for. EXACT.
+ * copy-on-write asks for.
  *
  * cache          in/out
- * block_mapping  [num_pairs, 2] int32 or int64, (source, destination); a source may serve several
- *                destinations; a destination that is also a source, or is named twice, is refused,
- * so that the order of the pairs never matters effect         destination blocks hold what their
- * sources hold; every other byte stays errors         NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
- * MISALIGNED, BLOCK_OUT_OF_RANGE, OVERLAP; nothing is written then threads        the executor's,
- * if there are enough bytes to pay for waking them cost           2 * num_pairs * block bytes
- * moved, and one pass over the pairs for each 131,072 blocks of the cache; no allocation source
- * vLLM copy_blocks
+ * block_mapping  [num_pairs, 2] int32 or int64 in, (source, destination); any strides; a source may
+ *                serve several destinations; a destination that is also a source, or is named
+ *                twice, is refused, so that the order of the pairs never matters
+ * effect         the rows of destination blocks hold what those of their sources hold; every other
+ *                byte stays, padding between rows included; num_pairs 0 succeeds and does nothing
+ * errors         of block_mapping those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
+ *                STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, cache), DTYPE (neither
+ *                int32 nor int64), RANK (not 2), SHAPE (second dimension not 2), BLOCK_OUT_OF_RANGE
+ *                (a source or destination), OVERLAP (a destination named twice or also a source; a
+ *                mapping that shares bytes with the cache, or may do so), BAD_STATE (a cache that
+ *                pkv_cache_init has not filled), INTERNAL (sim: an access outside the cache)
+ * threads        the executor's, at most one for each 512 KiB to be written; the caller's alone
+ *                when that makes one, and in sim
+ * cost           2 * num_pairs * block bytes moved, and two passes over the pairs for each 2,048 of
+ *                them; no allocation
+ * numerics       EXACT
+ * source         vLLM copy_blocks
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_copy_blocks(struct pkv_context *context,
                                                      const struct pkv_cache *cache,
                                                      const struct pkv_tensor *block_mapping,
                                                      struct pkv_error *error);
 
-/* Rewrites every row of one cache into another of any layout. EXACT.
+/* Rewrites every row of one cache into another of any layout.
  *
- * src, dst  in / out, not overlapping; same num_blocks, block_size, dtypes, number of heads and
- * head sizes; layouts and strides as they like. PA_NZ described with one head of kv_dim matches any
- * split of the same kv_dim effect    dst holds the rows of src; padding between the rows of dst
- * stays errors    NULL_ARGUMENT, SHAPE, DTYPE, OVERLAP threads   the executor's, if there are
- * enough bytes cost      2 * cache bytes moved; no allocation
+ * src       in
+ * dst       in/out, apart from src; same num_blocks, block_size, dtypes, number of heads and head
+ *           sizes, key-only like src; layouts and strides as they like. A PA_NZ part described with
+ *           one head of kv_dim goes together with any split of the same kv_dim into heads that are
+ *           multiples of 32 bytes
+ * effect    dst holds the rows of src; padding between the rows of dst stays
+ * errors    NULL_ARGUMENT (context, src, dst), BAD_STATE (a cache that pkv_cache_init has not
+ *           filled), SHAPE (another num_blocks, block_size, number of heads or head size; one of
+ *           them key-only), DTYPE (key or value of another dtype), OVERLAP (src and dst share
+ *           bytes; caches that interleave in steps of different size may be refused too), INTERNAL
+ *           (sim: an access outside a cache)
+ * threads   the executor's, at most one for each 512 KiB to be written; the caller's alone when
+ *           that makes one, and in sim
+ * cost      2 * bytes of all rows moved; no allocation
+ * numerics  EXACT
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_convert_layout(struct pkv_context *context,
                                                         const struct pkv_cache *src,

@@ -5,17 +5,18 @@
  * A block holds block_size tokens; slot = block_id * block_size + offset. The row of a token has
  * kv_dim = num_kv_heads * head_size elements; a layout cuts the row of each head into fragments:
  *
- *   byte(block, offset, head, d) = block * block_stride + offset * token_stride + head *
- * head_stride
- *                                + (d / f) * fragment_stride + (d % f) * element bytes
+ *   byte(block, offset, head, d) = block * block_stride + offset * token_stride
+ *                                + head * head_stride + (d / f) * fragment_stride
+ *                                + (d % f) * element bytes
  *
- * | layout      | shape                                             | f, elements of a fragment |
- * | NHD         | [num_blocks, block_size, num_kv_heads, head_size] | head_size                 |
- * | HND         | [num_blocks, num_kv_heads, block_size, head_size] | head_size                 |
- * | PA_NZ       | [num_blocks, kv_dim / L, block_size, L]           | L = 32 / element bytes    |
- * |  (or 5-D)   | [num_blocks, num_kv_heads, head_size / L, block_size, L], the same memory     |
- * | X_PACKED    | [num_blocks, num_kv_heads, head_size / x, block_size, x], x = 16 / element bytes
- * | | TRANSPOSED  | [num_blocks, num_kv_heads, head_size, block_size] | 1                         |
+ * | layout     | shape                                                    | f, elements           |
+ * | ---------- | -------------------------------------------------------- | --------------------- |
+ * | NHD        | [num_blocks, block_size, num_kv_heads, head_size]        | head_size             |
+ * | HND        | [num_blocks, num_kv_heads, block_size, head_size]        | head_size             |
+ * | PA_NZ      | [num_blocks, kv_dim / f, block_size, f]                  | 32 bytes' worth       |
+ * |   or 5-D   | [num_blocks, num_kv_heads, head_size / f, block_size, f] | the same memory       |
+ * | X_PACKED   | [num_blocks, num_kv_heads, head_size / f, block_size, f] | 16 bytes' worth       |
+ * | TRANSPOSED | [num_blocks, num_kv_heads, head_size, block_size]        | 1                     |
  *
  * Strides may be larger than packed ones: pools that interleave keys and values, padded rows, parts
  * of a packed row, slices of heads. The elements of a fragment are always adjacent.
@@ -40,7 +41,8 @@ enum pkv_layout {
 /* "NHD", "HND", "PA_NZ", "X_PACKED", "TRANSPOSED"; "unknown" otherwise. */
 PKV_API const char *pkv_layout_name(int32_t layout);
 
-/* The layout of that name, case ignored, also "Norm" and "NHSD"; -1 if none. */
+/* The layout of that name, case ignored, also "Norm" and "NHSD"; -1 if there is none, or name is
+ * NULL. */
 PKV_API int32_t pkv_layout_from_name(const char *name);
 
 /* How the numbers are stored. */
@@ -66,6 +68,8 @@ struct pkv_cache_part {
     int64_t span_bytes; /* from the first to behind the last byte that belongs to the part */
 };
 
+/* Filled by pkv_cache_init, struct_size included. Everything else that takes a cache wants it so:
+ * BAD_STATE, or LAYOUT where a plan's cache is asked for. */
 struct pkv_cache {
     size_t struct_size;
     int32_t format; /* enum pkv_format */
@@ -83,20 +87,32 @@ struct pkv_cache_options {
     int32_t value_layout; /* enum pkv_layout */
     int32_t format;       /* enum pkv_format */
     int32_t reserved;     /* 0 */
-    int64_t num_kv_heads; /* PA_NZ in its 4-D shape does not tell: 0 means one head of kv_dim; in
-                             the other layouts 0, or what the shape says */
+    /* PA_NZ in its 4-D shape does not tell: 0 means as many heads as the other part's shape
+     * tells, or one head of kv_dim. In the other layouts 0, or what the shape says. */
+    int64_t num_kv_heads;
 };
 
 /* Describes a cache and proves the description.
  *
- * cache        out
- * key_cache    its shape by layout, see above; strides as they are, larger ones included
- * value_cache  nullable: key-only. Head size, dtype and layout may differ from the key's;
- * num_blocks, block_size and the number of heads may not options      nullable: NHD errors
- * NULL_ARGUMENT, DTYPE (not one of the twelve), RANK, SHAPE, STRIDE (elements of a fragment not
- * adjacent, rows that overlap each other), MISALIGNED, OVERLAP (an element belongs to both parts),
- * LAYOUT (format), UNSUPPORTED (PA_NZ whose head is no multiple of 32 bytes, key-only PA_NZ),
- * OVERFLOW, INVALID_ARGUMENT, STRUCT_SIZE cost         no element is read, no allocation
+ * cache        out, written whole
+ * key_cache    in, its shape by layout, see above, every dimension at least 1; strides as they are,
+ *              larger ones included; borrowed: the cache points to its data
+ * value_cache  in, nullable: key-only; likewise. Head size, dtype and layout may differ from the
+ *              key's; num_blocks, block_size and the number of heads may not
+ * options      in, nullable: NHD, plain
+ * errors       of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
+ *              STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (cache), DTYPE (not one of the
+ *              twelve), RANK (not the layout's), SHAPE (an empty dimension; a fragment of another
+ *              length than the layout's; num_kv_heads differs; a value whose num_blocks, block_size
+ *              or heads are not the key's), STRIDE (elements of a fragment not adjacent, elements
+ *              that share bytes), OVERLAP (a byte belongs to both parts; parts that interleave in
+ *              steps of different size may be refused too), LAYOUT (format), UNSUPPORTED (a 4-D
+ *              PA_NZ whose heads are no multiples of 32 bytes), OVERFLOW (slots),
+ *              INVALID_ARGUMENT (a layout, reserved, a negative num_kv_heads), STRUCT_SIZE
+ * threads      any
+ * cost         no element is read, no allocation
+ * source       layouts: Ascend ScatterPaKvCache (Norm, PA_NZ, NHSD); vLLM's key and value caches
+ *              (X_PACKED, TRANSPOSED)
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_cache_init(struct pkv_cache *cache,
                                                     const struct pkv_tensor *key_cache,

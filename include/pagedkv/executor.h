@@ -28,10 +28,16 @@ struct pkv_allocator; /* context.h */
  * own executor. */
 struct pkv_executor_pthread;
 
-/* executor     out; hand it to pkv_executor_pthread_destroy
- * num_threads  1 to 1024; 0: one for each processor that this process may run on
- * allocator    nullable: malloc and free
- * errors       NULL_ARGUMENT, INVALID_ARGUMENT, OUT_OF_MEMORY, SYSTEM (a thread could not be made)
+/* Makes a pool and starts its threads.
+ *
+ * executor     out; hand it to pkv_executor_pthread_destroy. As it was when the call fails
+ * num_threads  1 to 1024; 0: one for each processor that this process may run on, 1024 at the most
+ * allocator    in, nullable: malloc and free; copied
+ * errors       NULL_ARGUMENT (executor), INVALID_ARGUMENT (num_threads; an allocator with only one
+ *              of its functions), OUT_OF_MEMORY (the allocator gave none), SYSTEM (the system
+ *              refused a thread or a lock; value is its errno)
+ * threads      any
+ * cost         one allocation, num_threads - 1 threads
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_executor_pthread_create(struct pkv_executor_pthread **executor, int32_t num_threads,
@@ -40,7 +46,8 @@ pkv_executor_pthread_create(struct pkv_executor_pthread **executor, int32_t num_
 /* Ends its threads and frees it. NULL is fine. No run may be under way. */
 PKV_API void pkv_executor_pthread_destroy(struct pkv_executor_pthread *executor);
 
-/* The hook to put into a context's options. Valid as long as the pool lives. */
+/* The hook to put into a context's options. Valid as long as the pool lives. Without a pool (NULL)
+ * it has no run function, and pkv_context_create refuses it. */
 PKV_API struct pkv_executor pkv_executor_pthread_hook(struct pkv_executor_pthread *executor);
 
 #ifdef __cplusplus

@@ -15,6 +15,7 @@ extern "C" {
  * tile_bytes; it limits nothing here. */
 #define PKV_UNIFIED_BUFFER_BYTES 196608
 
+/* Filled by pkv_scatter_plan_explain and pkv_gather_plan_explain. */
 struct pkv_explanation {
     size_t struct_size;
     int32_t run_mode;  /* enum pkv_run_mode */
@@ -23,12 +24,12 @@ struct pkv_explanation {
     int64_t tile_tokens; /* tokens of a full tile */
     int64_t num_tiles;   /* ceil(num_tokens / tile_tokens) */
     int64_t tail_tokens; /* tokens of the last tile; 0 when num_tokens is 0 */
-    int64_t tile_bytes;  /* key, value and index bytes of a full tile */
+    int64_t tile_bytes;  /* of a full tile: key and value rows, and an index of 4 bytes a token */
     int64_t num_parts;   /* pieces of work handed to the executor */
     int64_t bytes_read;  /* of keys and values; indices come on top */
     int64_t bytes_written;
-    const char *key_kernel;   /* static names */
-    const char *value_kernel; /* "none" in a key-only plan */
+    const char *key_kernel;   /* static names; "sim" in that run mode */
+    const char *value_kernel; /* likewise; "none" in a key-only plan */
     const char *store_policy; /* "cached" or "streaming", for num_tokens tokens */
 };
 

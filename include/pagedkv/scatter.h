@@ -20,7 +20,7 @@ extern "C" {
 
 /* Which store instructions write the cache. The bytes are the same. */
 enum pkv_store_policy {
-    PKV_STORE_AUTO = 0,     /* cached up to 16 tokens, streaming above */
+    PKV_STORE_AUTO = 0,     /* cached up to 64 KiB of keys and values in a run, streaming above */
     PKV_STORE_CACHED = 1,   /* ordinary stores: best when the rows are in cache or read at once */
     PKV_STORE_STREAMING = 2 /* around the caches: best for rows that are not in cache */
 };
@@ -33,24 +33,37 @@ struct pkv_scatter_options {
 
 struct pkv_scatter_plan;
 
-/* Takes the static facts: layouts, dtypes, sizes and strides of the cache (not its data), the
- * context's run mode and kernels. Immutable; any number of contexts may share it.
+/* Takes the static facts: layouts, dtypes, sizes and strides of the cache (not its data), and the
+ * context's run mode. Immutable; any number of contexts may share it, each with its own kernels.
  *
- * plan     out; hand it to pkv_scatter_plan_destroy
- * cache    the pattern of every layer's cache that this plan will write
- * options  nullable
- * errors   NULL_ARGUMENT, INVALID_ARGUMENT, STRUCT_SIZE, OUT_OF_MEMORY
+ * plan     out; hand it to pkv_scatter_plan_destroy. NULL when the call fails
+ * cache    in: the pattern of every layer's cache that this plan will write; copied
+ * options  in, nullable: store policy AUTO
+ * errors   NULL_ARGUMENT (plan, context, cache), INVALID_ARGUMENT (store_policy, reserved),
+ *          STRUCT_SIZE, OUT_OF_MEMORY, BAD_STATE (a cache that pkv_cache_init has not filled),
+ *          UNSUPPORTED (a key-only cache in PA_NZ, for which no scatter is published)
+ * threads  the caller's alone
+ * cost     one allocation, by the context's allocator; no element is read
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_scatter_plan_create(struct pkv_scatter_plan **plan, struct pkv_context *context,
                         const struct pkv_cache *cache, const struct pkv_scatter_options *options,
                         struct pkv_error *error);
 
-/* NULL is fine. */
+/* Frees it. NULL is fine. */
 PKV_API void pkv_scatter_plan_destroy(struct pkv_scatter_plan *plan);
 
-/* What a run of num_tokens tokens would do on an executor of num_threads threads.
- * errors  NULL_ARGUMENT, INVALID_ARGUMENT (negative), STRUCT_SIZE */
+/* What a run of num_tokens tokens would do in the context that made the plan, on an executor of
+ * num_threads threads.
+ *
+ * num_tokens   >= 0
+ * num_threads  >= 1
+ * explanation  out; its struct_size is read
+ * errors       NULL_ARGUMENT (plan, explanation), INVALID_ARGUMENT (num_tokens, num_threads),
+ *              OVERFLOW (bytes of all rows), STRUCT_SIZE
+ * threads      any
+ * cost         arithmetic only; no allocation
+ */
 PKV_MUST_USE PKV_API enum pkv_status pkv_scatter_plan_explain(const struct pkv_scatter_plan *plan,
                                                               int64_t num_tokens,
                                                               int32_t num_threads,
@@ -59,18 +72,27 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_scatter_plan_explain(const struct pkv_s
 
 /* Writes one layer: the row of token t to slot_mapping[t], key and value alike.
  *
- * step     set against a cache with the same num_blocks and block_size
- * cache    in/out; same layouts, dtypes, sizes and strides as the plan's
- * key      [num_tokens, num_kv_heads, head_size] in; any strides; dtype of the key cache
- * value    [num_tokens, num_kv_heads, value head_size] in; NULL exactly when the cache is key-only
- * effect   rows of the named slots, all other bytes of the cache stay as they are; a negative slot
- * skips its token; of two tokens with the same slot the later stays (see enum pkv_duplicates);
- *          num_tokens 0 succeeds and does nothing
- * errors   NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE, MISALIGNED, LAYOUT (not the plan's cache),
- * OVERLAP (a row to be written lies in key, value or the slot mapping), BAD_STATE (a step without a
- * slot_mapping, or set for another geometry) threads  the executor's, if there are enough tokens to
- * pay for waking them; the caller's alone otherwise cost     2 * num_tokens * (key row + value row)
- * bytes moved; no allocation source   Ascend ScatterPaKvCache; PyPTO-Gym AT-16
+ * step      in: set with a slot_mapping, against a cache of the same num_blocks and block_size
+ * cache     in/out; same layouts, dtypes, sizes and strides as the plan's
+ * key       [num_tokens, num_kv_heads, head_size] in; any strides; dtype of the key cache
+ * value     [num_tokens, num_kv_heads, value head_size] in; likewise; NULL exactly when the cache
+ *           is key-only
+ * effect    rows of the named slots; all other bytes of the cache stay as they are. A negative slot
+ *           skips its token; of two tokens with the same slot the later stays (see enum
+ *           pkv_duplicates); num_tokens 0 succeeds and does nothing
+ * errors    of key and value those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
+ *           STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, plan, step, cache; a value
+ *           missing, or given to a key-only cache), DTYPE (not that of its cache), RANK, SHAPE (not
+ *           the number of slots, heads or elements of a head), LAYOUT (not the plan's cache),
+ *           BAD_STATE (a step that is not set, has no slot_mapping, or was set for another
+ *           geometry), OVERLAP (a row to be written shares bytes with key, value or slot_mapping;
+ *           one that only interleaves with them may be refused too), INTERNAL (sim: an access
+ *           outside a tensor)
+ * threads   the executor's, at most one for each 512 KiB to be written; the caller's alone when
+ *           that makes one, and in sim
+ * cost      2 * num_tokens * (key row + value row) bytes moved; no allocation
+ * numerics  EXACT
+ * source    Ascend ScatterPaKvCache; PyPTO-Gym AT-16
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_scatter_run(struct pkv_context *context, const struct pkv_scatter_plan *plan,
@@ -80,8 +102,18 @@ pkv_scatter_run(struct pkv_context *context, const struct pkv_scatter_plan *plan
 
 /* Part `part` of `num_parts` of the same work, on the calling thread: for engines that already
  * stand on all their threads. All parts together, in any order and at the same time, write the same
- * bytes as one run. Each caller brings its own context. errors  as pkv_scatter_run, and
- * INVALID_ARGUMENT (part outside [0, num_parts), num_parts below 1) */
+ * bytes as one run.
+ *
+ * part       0 <= part < num_parts
+ * num_parts  >= 1
+ * others     as pkv_scatter_run, the same ones in every part
+ * effect     some rows of the named slots; parts may be empty
+ * errors     those of pkv_scatter_run, and INVALID_ARGUMENT (part, num_parts)
+ * threads    the caller's alone; each thread brings its own context
+ * cost       its share of the bytes of pkv_scatter_run, and one pass over all slots unless
+ *            duplicates are excluded; no allocation
+ * numerics   EXACT
+ */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_scatter_run_part(struct pkv_context *context, const struct pkv_scatter_plan *plan,
                      const struct pkv_step *step, const struct pkv_cache *cache,
@@ -91,8 +123,9 @@ pkv_scatter_run_part(struct pkv_context *context, const struct pkv_scatter_plan 
 /* How the rows lie in the source of pkv_scatter_pa_kv_cache, as published. */
 enum pkv_scatter_mode {
     PKV_SCATTER_MODE_NONE = 0, /* key and value are [num_tokens, num_kv_heads, head_size] */
-    PKV_SCATTER_MODE_NCT = 1   /* key and value are 2-D [num_tokens, row] or wider, heads from the
-                                  cache; the   row of token t starts at element stride * t + offset */
+    /* key and value are 2-D and contiguous, of any two dimensions; the row of token t, kv_dim
+     * elements with the heads of the cache, starts at element stride * t + offset of the tensor. */
+    PKV_SCATTER_MODE_NCT = 1
 };
 
 struct pkv_scatter_pa_kv_cache_options {
@@ -103,21 +136,36 @@ struct pkv_scatter_pa_kv_cache_options {
     int32_t duplicates;   /* enum pkv_duplicates */
     int32_t store_policy; /* enum pkv_store_policy */
     int32_t reserved;     /* 0 */
-    int64_t key_stride;   /* NCT, in elements, > 0; 0: the key's own row length */
-    int64_t value_stride; /* NCT, likewise for the value: its own stride, not the key's */
-    int64_t key_offset;   /* NCT, in elements from the tensor's first, >= 0 */
+    /* NCT alone, else 0. In elements, >= 0. */
+    int64_t key_stride;   /* 0: the key's second dimension */
+    int64_t value_stride; /* the value's own, not the key's; 0: the value's second dimension */
+    int64_t key_offset;   /* from the tensor's first element */
     int64_t value_offset;
 };
 
 /* The published operator in one call: describes the cache, checks the slots, writes.
  *
- * key, value              as pkv_scatter_run; NCT: 2-D contiguous tensors, read in rows as above
- * key_cache, value_cache  in/out, by layout (see cache.h)
- * slot_mapping            [num_tokens] int32 or int64
+ * key, value              in, as pkv_scatter_run; NCT: 2-D contiguous, see enum pkv_scatter_mode
+ * key_cache, value_cache  in/out, by layout (see cache.h); a 4-D PA_NZ key cache has the heads of
+ *                         key, or, under NCT, one head of kv_dim
+ * slot_mapping            [num_tokens] int32 or int64 in
  * value, value_cache      both NULL: key-only, refused with PA_NZ
- * options                 nullable: NHD, mode NONE, last token wins
- * errors                  those of pkv_cache_init, pkv_step_set and pkv_scatter_run
- * cost                    as pkv_scatter_run, and one pass over slot_mapping; no allocation
+ * options                 in, nullable: NHD, mode NONE, last token wins, store policy AUTO
+ * effect                  as pkv_scatter_run
+ * errors                  of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK,
+ *                         SHAPE, STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, key,
+ *                         key_cache, slot_mapping; one of value and value_cache without the other),
+ *                         DTYPE, RANK, SHAPE, STRIDE, OVERLAP, UNSUPPORTED, OVERFLOW (the caches,
+ *                         as pkv_cache_init), DTYPE, RANK, SLOT_OUT_OF_RANGE, DUPLICATE_SLOT
+ *                         (slot_mapping, as pkv_step_set), DTYPE, RANK, SHAPE, OVERLAP, INTERNAL
+ *                         (key and value, as pkv_scatter_run; NCT: RANK not 2-D, STRIDE not
+ *                         contiguous, SHAPE too few elements), INVALID_ARGUMENT (an unknown enum
+ *                         value, reserved, a stride or offset that is negative or not for NCT),
+ *                         STRUCT_SIZE
+ * threads                 as pkv_scatter_run
+ * cost                    as pkv_scatter_run, and the passes of pkv_step_set over slot_mapping; no
+ *                         allocation
+ * numerics                EXACT
  * source                  Ascend ScatterPaKvCache, scenarios Norm, PA_NZ, NHSD, Nct, key-only
  */
 PKV_MUST_USE PKV_API enum pkv_status
@@ -136,17 +184,33 @@ struct pkv_scatter_update_options {
 /* Overwrites rows of input with rows of src, at row numbers taken from index, in place.
  *
  *   2-D  input [rows, d], index [b, s], src [b * s, d]
- *   4-D  input [num_blocks, block_size, n, d], index [b, s], src [b, s, n, d]; a row is n * d
- * elements 3-D  input [1, rows, d], index [b, s], src [1, b * s, d]: the 2-D form in a wrapper
+ *   3-D  input [1, rows, d], index [b, s], src [1, b * s, d]: the 2-D form in a wrapper
+ *   4-D  input [num_blocks, block_size, n, d], index [b, s], src [b, s, n, d]; a row has n * d
+ *        elements, and rows = num_blocks * block_size
  *
- * input   in/out; any strides that keep the elements of a row's last axis adjacent
- * dim     -2
- * index   [b, s] int16, int32 or int64; a negative entry skips its row
- * src     in; rank and dtype of input; any strides
- * errors  INVALID_ARGUMENT (dim), RANK, SHAPE, DTYPE, STRIDE, SLOT_OUT_OF_RANGE (target >= rows),
- * OVERLAP, DUPLICATE_SLOT, NULL_ARGUMENT, MISALIGNED, OVERFLOW, STRUCT_SIZE; nothing is written
- * then effect  named rows only; duplicates by options; empty tensors are a no-op that succeeds cost
- * 2 * b * s rows moved, one pass over index; no allocation source  PyPTO scatter_update
+ * input     in/out; one of the twelve dtypes of a cache; any strides by which the last axis is
+ *           adjacent and no two elements share bytes
+ * dim       -2
+ * index     [b, s] int16, int32 or int64 in; a negative entry skips its row; entries in equal steps
+ *           over its two axes, as those of a contiguous tensor are
+ * src       in; rank and dtype of input; any strides, but in 4-D with its rows in equal steps over
+ *           the first two axes
+ * options   in, nullable: last entry wins, store policy AUTO
+ * effect    the named rows; all other bytes of input stay as they are. An index without entries,
+ *           and rows without elements in input and src, succeed and do nothing
+ * errors    of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
+ *           MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context), INVALID_ARGUMENT (dim, duplicates,
+ *           store_policy), DTYPE (src not that of input; none of the twelve; index none of its
+ *           three), RANK (not one of the forms above), SHAPE (likewise; an input without rows),
+ *           STRIDE (last axis of input not adjacent, its elements share bytes; index or src not in
+ *           equal steps), SLOT_OUT_OF_RANGE (target >= rows), DUPLICATE_SLOT (under REJECT),
+ *           OVERLAP (a row to be written shares bytes with src or index; one that only interleaves
+ *           with them may be refused too), OVERFLOW (rows), STRUCT_SIZE, INTERNAL (sim: an access
+ *           outside a tensor)
+ * threads   as pkv_scatter_run
+ * cost      2 * b * s rows moved, and the passes of pkv_step_set over index; no allocation
+ * numerics  EXACT
+ * source    PyPTO scatter_update
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_scatter_update(struct pkv_context *context, const struct pkv_tensor *input, int32_t dim,

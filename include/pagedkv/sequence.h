@@ -25,10 +25,15 @@ struct pkv_sequence {
     int64_t end;
 };
 
-/* The tokens of one walk that lie in one block. Token i of them, head h, element d of the key is at
- * key + i * token_stride + h * head_stride + (d / f) * fragment_stride + d % f, with the strides
- * and fragment_bytes of cache->key (cache.h); in NHD and HND each head is head_size adjacent
- * elements. */
+/* The tokens of one walk that lie in one block. In bytes, token i of them, head h, element d of the
+ * key is at
+ *
+ *   key + i * token_stride_bytes + h * head_stride_bytes
+ *       + (d * element_bytes) / fragment_bytes * fragment_stride_bytes
+ *       + (d * element_bytes) % fragment_bytes
+ *
+ * with the numbers of cache->key (cache.h), and likewise the value with those of cache->value; in
+ * NHD and HND each head is head_size adjacent elements. */
 struct pkv_sequence_block {
     int64_t block_id;
     int64_t offset;     /* of the first token in its block */
@@ -40,11 +45,19 @@ struct pkv_sequence_block {
 
 /* Starts a walk over tokens [first_token, first_token + num_tokens) of a sequence.
  *
- * sequence     out; valid as long as cache and block_table are
- * block_table  [max_num_blocks_per_seq] int32 or int64: one row of a table; only the entries of
- * those tokens are read errors       NULL_ARGUMENT, DTYPE, RANK, STRIDE, MISALIGNED,
- * INVALID_ARGUMENT (a negative number), POSITION_OUT_OF_RANGE (beyond the table),
- * BLOCK_OUT_OF_RANGE cost         reads one table entry a block; no token is touched, no allocation
+ * sequence     out; valid as long as *cache and the entries of block_table stay as they are
+ * cache        in; borrowed
+ * block_table  [max_num_blocks_per_seq] int32 or int64 in: one row of a table; only the entries of
+ *              those tokens are read; its data is borrowed
+ * first_token  >= 0, counted from the sequence's first
+ * num_tokens   >= 0; 0 gives an empty walk
+ * errors       of block_table those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
+ *              STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (sequence, cache), DTYPE (neither
+ *              int32 nor int64), RANK (not 1), INVALID_ARGUMENT (first_token, num_tokens),
+ *              POSITION_OUT_OF_RANGE (a token beyond the table), BLOCK_OUT_OF_RANGE (in an entry of
+ *              those tokens), BAD_STATE (a cache that pkv_cache_init has not filled)
+ * threads      any; each walk belongs to one thread at a time
+ * cost         reads one table entry a block; no token is touched, no allocation
  * source       PyPTO-Gym AT-17
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence,
@@ -53,7 +66,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_sequence_init(struct pkv_sequence *sequ
                                                        int64_t first_token, int64_t num_tokens,
                                                        struct pkv_error *error);
 
-/* Fills *block with the next block and returns 1, or returns 0 at the end. */
+/* Fills *block with the next block and returns 1, or returns 0 at the end and leaves *block as it
+ * was. Neither may be NULL. */
 PKV_API int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *block);
 
 #ifdef __cplusplus

@@ -23,7 +23,8 @@
 extern "C" {
 #endif
 
-/* The version of the library that runs: major * 10000 + minor * 100 + patch. Cannot fail. */
+/* The version of the library that runs: major * 10000 + minor * 100 + patch. Cannot fail; any
+ * thread. */
 PKV_API int32_t pkv_version(void);
 
 #ifdef __cplusplus

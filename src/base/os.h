@@ -7,6 +7,7 @@
 #define PKV_BASE_OS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <pagedkv/status.h>
@@ -22,6 +23,9 @@ int64_t pkv_os_cache_bytes(int32_t level);
 
 /* A clock that never goes back, in nanoseconds from an arbitrary start. */
 int64_t pkv_os_now_ns(void);
+
+/* Fills memory with unpredictable bytes, at most 256; false when the system refuses. */
+bool pkv_os_random(void *memory, size_t bytes);
 
 /* Bytes of a huge OS page where ordinary ones have 4 KiB, and the alignment of memory that is to
  * have them. */

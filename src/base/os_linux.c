@@ -37,6 +37,10 @@ int64_t pkv_os_now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+bool pkv_os_random(void *memory, size_t bytes) {
+    return getentropy(memory, bytes) == 0;
+}
+
 /* bytes in whole OS pages; false when that does not fit. */
 static bool round_up_to_pages(int64_t bytes, int64_t *rounded) {
     const int64_t page_bytes = pkv_os_page_bytes();

@@ -55,6 +55,8 @@ const char *pkv_status_name(int32_t status) {
         return "UNSUPPORTED";
     case PKV_STATUS_BAD_STATE:
         return "BAD_STATE";
+    case PKV_STATUS_STALE_HANDLE:
+        return "STALE_HANDLE";
     case PKV_STATUS_OVERFLOW:
         return "OVERFLOW";
     case PKV_STATUS_SYSTEM:
@@ -173,7 +175,8 @@ enum pkv_status pkv_struct_read(void *to, size_t size, const void *from, const c
     if (from_size == 0)
         from_size = size;
     const unsigned char *bytes = from;
-    bool fits = from_size >= sizeof(from_size);
+    /* No struct of any version is larger than a page of memory: such a size was never set. */
+    bool fits = from_size >= sizeof(from_size) && from_size <= 4096;
     for (size_t i = size; fits && i < from_size; i++)
         fits = bytes[i] == 0;
     if (!fits)

@@ -119,14 +119,6 @@ static enum pkv_status measure_fragments(struct pkv_cache_part *part, const stru
     return PKV_STATUS_OK;
 }
 
-/* A stride that is multiplied by nothing may be too large for bytes: drop it first. */
-static void drop_single_strides(struct pkv_tensor *tensor) {
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->shape[i] == 1)
-            tensor->strides[i] = 0;
-    }
-}
-
 enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pkv_tensor *tensor,
                                     int32_t layout, int64_t num_kv_heads, int64_t *num_blocks,
                                     int64_t *block_size, struct pkv_where where) {
@@ -149,7 +141,6 @@ enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pk
         if (t.shape[i] < 1)
             return refuse_shape(where, i, t.shape[i], 1, "must be at least");
     }
-    drop_single_strides(&t);
     *part = (struct pkv_cache_part){.data = t.data, .dtype = t.dtype, .layout = layout};
     part->element_bytes = pkv_dtype_bytes(t.dtype);
     part->block_stride_bytes = t.strides[axes->block] * part->element_bytes;
@@ -216,8 +207,8 @@ bool pkv_cache_part_is_like(const struct pkv_cache_part *a, const struct pkv_cac
            a->fragment_bytes == b->fragment_bytes;
 }
 
-static enum pkv_status check_options(const struct pkv_cache_options *options, bool key_only,
-                                     const char *function, struct pkv_error *error) {
+static enum pkv_status check_options(const struct pkv_cache_options *options, const char *function,
+                                     struct pkv_error *error) {
     const int64_t none = PKV_ERROR_NONE;
     const int32_t layouts[2] = {options->key_layout, options->value_layout};
     static const char *const names[2] = {"options->key_layout", "options->value_layout"};
@@ -235,9 +226,6 @@ static enum pkv_status check_options(const struct pkv_cache_options *options, bo
     if (options->num_kv_heads < 0)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "options->num_kv_heads",
                              none, options->num_kv_heads, 0, "must be at least");
-    if (key_only && options->key_layout == PKV_LAYOUT_PA_NZ)
-        return pkv_error_set(error, PKV_STATUS_UNSUPPORTED, function, "value_cache", none, none,
-                             none, "must not be NULL in PA_NZ: there is no key-only form of it");
     return PKV_STATUS_OK;
 }
 
@@ -252,7 +240,7 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
         pkv_struct_read(&chosen, sizeof(chosen), options, __func__, "options", error);
     const bool key_only = pkv_tensor_is_absent(value_cache);
     if (status == PKV_STATUS_OK)
-        status = check_options(&chosen, key_only, __func__, error);
+        status = check_options(&chosen, __func__, error);
     if (status != PKV_STATUS_OK)
         return status;
 
@@ -270,6 +258,12 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
         int64_t num_blocks, block_size;
         status = pkv_cache_part_init(&made.value, value_cache, chosen.value_layout, heads,
                                      &num_blocks, &block_size, where);
+        /* A 4-D PA_NZ key does not tell its heads; a value of another layout does. */
+        if (status == PKV_STATUS_OK && chosen.num_kv_heads == 0 && made.key.num_heads == 1 &&
+            made.value.num_heads > 1 && chosen.key_layout == PKV_LAYOUT_PA_NZ)
+            status = pkv_cache_part_init(&made.key, key_cache, chosen.key_layout,
+                                         made.value.num_heads, &made.num_blocks, &made.block_size,
+                                         (struct pkv_where){__func__, "key_cache", error});
         if (status != PKV_STATUS_OK)
             return status;
         if (num_blocks != made.num_blocks)

@@ -85,6 +85,10 @@ static bool fill_strides(struct pkv_tensor *tensor) {
     return true;
 }
 
+/* No machine has a quarter of the 64-bit addresses; below that, one step beyond the end of any axis, and the
+ * sum of two sizes, still fit, and nobody need check again. */
+#define MAX_BYTES (INT64_C(1) << 61)
+
 static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where) {
     const char *function = where.function, *argument = where.argument;
     const int64_t none = PKV_ERROR_NONE;
@@ -114,14 +118,12 @@ static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where
                pkv_checked_add(last, reach, &last) &&
                pkv_checked_mul(count, tensor->shape[i], &count);
     }
-    int64_t bytes;
-    fits = fits && pkv_checked_add(last, 1, &last) &&
-           pkv_checked_mul(last, element_bytes, &bytes) &&
-           pkv_checked_add(bytes, (int64_t)((uintptr_t)tensor->data & INT64_MAX), &bytes) &&
+    int64_t span = 0, bytes = 0;
+    fits = fits && pkv_checked_add(last, 1, &last) && pkv_checked_mul(last, element_bytes, &span) &&
            pkv_checked_mul(count, element_bytes, &bytes);
-    if (!fits)
-        return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none, none,
-                             "has more bytes than 64-bit sizes can address");
+    if (!fits || span > MAX_BYTES || bytes > MAX_BYTES)
+        return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none,
+                             MAX_BYTES, "has more bytes than sizes may have");
     if (tensor->data == NULL && !empty)
         return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, function, argument, none, none,
                              none, "has elements, but its data is NULL");
@@ -137,13 +139,22 @@ enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *
         return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, where.function, where.argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE, "must not be NULL");
     *to = *tensor;
-    return resolve(to, where);
+    const enum pkv_status status = resolve(to, where);
+    /* The stride of a single step is never used, and may be any number: make it one that fits everywhere. */
+    for (int32_t i = 0; status == PKV_STATUS_OK && i < to->ndim; i++) {
+        if (to->shape[i] == 1)
+            to->strides[i] = 0;
+    }
+    return status;
 }
 
 enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *error) {
+    const struct pkv_where where = {__func__, "tensor", error};
     struct pkv_tensor resolved;
-    const enum pkv_status status =
-        pkv_tensor_read(&resolved, tensor, (struct pkv_where){__func__, "tensor", error});
+    if (tensor == NULL)
+        return pkv_tensor_read(&resolved, NULL, where);
+    resolved = *tensor;
+    const enum pkv_status status = resolve(&resolved, where);
     if (status == PKV_STATUS_OK)
         *tensor = resolved;
     return status;
@@ -173,6 +184,16 @@ int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor) {
     for (int32_t i = 0; i < tensor->ndim; i++)
         count *= tensor->shape[i];
     return count;
+}
+
+int64_t pkv_tensor_span(const struct pkv_tensor *tensor) {
+    int64_t last = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 0)
+            return 0;
+        last += (tensor->shape[i] - 1) * tensor->strides[i];
+    }
+    return (last + 1) * pkv_dtype_bytes(tensor->dtype);
 }
 
 bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor) {

@@ -16,7 +16,7 @@ struct pkv_where {
     struct pkv_error *error;
 };
 
-/* pkv_tensor_resolve on a copy, reported as `where` says. tensor is nullable: NULL_ARGUMENT. */
+/* pkv_tensor_resolve on a copy, reported as `where` says; axes of one element get the stride 0. tensor is nullable: NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 struct pkv_where where);
 
@@ -37,6 +37,9 @@ static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
 
 /* The tensor is resolved, so that the product is known to fit. */
 int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
+
+/* Bytes from the first to behind the last element of a resolved tensor. */
+int64_t pkv_tensor_span(const struct pkv_tensor *tensor);
 
 /* All elements adjacent in C order (an empty tensor is). The tensor is resolved. */
 bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor);

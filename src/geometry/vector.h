@@ -33,6 +33,13 @@ struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis
 /* The same vector, from entry `offset` of another axis with that stride. */
 struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements);
 
+/* Bytes from the first to behind the last entry. */
+static inline int64_t pkv_vector_span(const struct pkv_vector *vector) {
+    return vector->count == 0
+               ? 0
+               : ((vector->count - 1) * vector->stride + 1) * pkv_dtype_bytes(vector->dtype);
+}
+
 struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector);
 
 /* Does a non-negative number stand twice in the vector? The number of an entry that repeats another one, or

@@ -80,21 +80,27 @@ enum pkv_status pkv_view_reshape(struct pkv_view *view, int32_t ndim, const int6
     if (!pkv_tensor_is_contiguous(&old))
         return pkv_error_set(error, PKV_STATUS_STRIDE, __func__, "view", none, none, none,
                              "must be contiguous to be reshaped in place");
+    bool empty = false;
     for (int32_t i = 0; i < ndim; i++) {
         if (shape[i] < 0)
             return pkv_error_set_axis(error, PKV_STATUS_SHAPE, __func__, "shape", i, shape[i], none,
                                       "must not be negative");
-        if (!pkv_checked_mul(new_count, shape[i], &new_count))
-            return pkv_error_set(error, PKV_STATUS_SHAPE, __func__, "shape", none, none, old_count,
-                                 "must have as many elements as the view");
+        empty = empty || shape[i] == 0;
     }
+    bool fits = true;
+    for (int32_t i = 0; i < ndim && fits && !empty; i++)
+        fits = pkv_checked_mul(new_count, shape[i], &new_count);
+    if (empty)
+        new_count = 0;
+    if (!fits)
+        new_count = INT64_MAX;
     if (new_count != old_count)
         return pkv_error_set(error, PKV_STATUS_SHAPE, __func__, "shape", none, new_count, old_count,
                              "must have as many elements as the view");
     struct pkv_view made = {.tensor = pkv_tensor_make(old.data, old.dtype, ndim, shape)};
-    const enum pkv_status fits = pkv_tensor_resolve(&made.tensor, error);
-    if (fits != PKV_STATUS_OK)
-        return fits;
+    const enum pkv_status resolved = pkv_tensor_resolve(&made.tensor, error);
+    if (resolved != PKV_STATUS_OK)
+        return resolved;
     for (int32_t i = 0; i < ndim; i++)
         made.valid[i] = shape[i];
     *view = made;

@@ -25,15 +25,24 @@ typedef void pkv_copy_spans_fn(char *dst, const char *src, const struct pkv_span
                                int64_t num_spans);
 
 /* num_outer * num_inner pieces of piece_bytes each: piece (i, j) goes from
- * src + i * src_outer + j * src_inner to dst + i * dst_outer + j * dst_inner. Destinations are
- * distinct; sources may coincide. */
+ * src + i * src_outer + j * src_inner to dst + i * dst_outer + j * dst_inner. Destinations are distinct;
+ * sources may coincide. */
 struct pkv_grid {
     int64_t piece_bytes;
     int64_t num_outer, dst_outer, src_outer;
     int64_t num_inner, dst_inner, src_inner;
 };
 
-typedef void pkv_copy_grid_fn(char *dst, const char *src, const struct pkv_grid *grid);
+/* Where a grid lies. */
+struct pkv_place {
+    int64_t dst_offset;
+    int64_t src_offset;
+};
+
+/* Copies one grid at each place, in their order: when destinations of two places overlap, the later
+ * place's bytes stay. */
+typedef void pkv_copy_grids_fn(char *dst, const char *src, const struct pkv_grid *grid,
+                               const struct pkv_place *places, int64_t num_places);
 
 /* The smallest i with slots[i] >= bound, or num_slots. Entries are stride elements apart. */
 typedef int64_t pkv_check_slots_fn(const void *slots, int64_t stride, int64_t num_slots,
@@ -59,7 +68,7 @@ enum pkv_slot_type { PKV_SLOT_I16, PKV_SLOT_I32, PKV_SLOT_I64, PKV_NUM_SLOT_TYPE
 
 struct pkv_kernels {
     pkv_copy_spans_fn *copy_spans[PKV_NUM_COPY_KINDS];
-    pkv_copy_grid_fn *copy_grid[PKV_NUM_COPY_KINDS];
+    pkv_copy_grids_fn *copy_grids[PKV_NUM_COPY_KINDS];
     pkv_check_slots_fn *check_slots[PKV_NUM_SLOT_TYPES];
     pkv_select_slots_fn *select_slots[PKV_NUM_SLOT_TYPES];
     int32_t copy_level; /* enum pkv_cpu_level of the copies: their names in explanations */

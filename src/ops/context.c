@@ -54,10 +54,11 @@ enum pkv_status pkv_context_create(struct pkv_context **context,
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__, "options->max_cpu_level",
                              none, chosen.max_cpu_level, none,
                              "must be a level of this machine's architecture");
-    if (chosen.executor && (chosen.executor->run == NULL || chosen.executor->num_threads < 1))
+    if (chosen.executor && (chosen.executor->num_threads < 1 ||
+                            (chosen.executor->run == NULL && chosen.executor->num_threads != 1)))
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__, "options->executor",
                              none, chosen.executor->num_threads, none,
-                             "must have a run function and at least one thread");
+                             "must have at least one thread, and a run function for more than one");
 
     const struct pkv_allocator allocator = pkv_allocator_resolve(chosen.allocator);
     if (allocator.alloc == NULL)

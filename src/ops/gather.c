@@ -5,6 +5,8 @@
  */
 #include <pagedkv/gather.h>
 
+#include <string.h>
+
 #include "base/allocator.h"
 #include "base/error.h"
 #include "ops/plan.h"
@@ -81,7 +83,9 @@ static enum pkv_status sim_block(const struct job *job, const struct pkv_sequenc
 static enum pkv_status gather_part(const struct job *job, int64_t part, int64_t num_parts,
                                    struct pkv_error *error) {
     const struct pkv_step *step = job->step;
-    struct run_list list = {.job = job};
+    struct run_list list;
+    list.job = job;
+    list.count = 0;
     int64_t first, end, base = 0;
     pkv_rows_share(step->num_gather_tokens, part, num_parts, &first, &end);
     for (int64_t b = 0; b < step->num_seqs && base < end; b++) {
@@ -371,6 +375,13 @@ enum pkv_status pkv_gather_run_part(struct pkv_context *context, const struct pk
     return pkv_context_finish(context, status, &facts, error);
 }
 
+/* The published call has other words for two indices of a step. */
+static const char *published_name(const char *argument) {
+    if (strcmp(argument, "block_table") == 0)
+        return "block_tables";
+    return strcmp(argument, "seq_offsets") == 0 ? "seq_offset" : argument;
+}
+
 static enum pkv_status gather(struct pkv_context *context, const struct pkv_tensor *key_cache,
                               const struct pkv_tensor *value_cache,
                               const struct pkv_tensor *block_tables,
@@ -422,8 +433,10 @@ static enum pkv_status gather(struct pkv_context *context, const struct pkv_tens
     step.max_tokens = 0;
     step.max_seqs = 0;
     status = pkv_step_set_indices(&step, &context->kernels, cache.num_blocks, cache.block_size,
-                                  &indices, function, error);
-    if (status == PKV_STATUS_OK && !step.has_gather)
+                                  &indices, function, &facts);
+    if (status != PKV_STATUS_OK)
+        return pkv_error_forward(error, &facts, function, published_name(facts.argument));
+    if (!step.has_gather)
         status = pkv_refuse_null(function, "block_tables", error);
     if (status == PKV_STATUS_OK)
         status = prepare(&job, context, context->run_mode, &step, &cache, key, value, true,

@@ -4,7 +4,9 @@
  */
 #include "ops/plan.h"
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "geometry/cache.h"
 #include "ops/rows.h"
 #include "ops/sim.h"
 
@@ -13,6 +15,9 @@ enum pkv_status pkv_check_cache_and_step(const struct pkv_cache *pattern,
                                          bool step_has_indices, const char *function,
                                          struct pkv_error *error) {
     const int64_t none = PKV_ERROR_NONE;
+    const enum pkv_status described = pkv_cache_check(cache, function, "cache", error);
+    if (described != PKV_STATUS_OK)
+        return described;
     if (cache->format != pattern->format || cache->num_blocks != pattern->num_blocks ||
         cache->block_size != pattern->block_size ||
         !pkv_cache_part_is_like(&cache->key, &pattern->key) ||
@@ -59,8 +64,9 @@ enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const stru
     const int64_t kv_dim = cache->key.num_heads * cache->key.head_size;
     const int64_t tile = sim ? pkv_sim_tile_tokens(kv_dim) : NATIVE_TILE_TOKENS;
     const int64_t row_bytes = cache->key.row_bytes + cache->value.row_bytes;
-    int64_t bytes;
-    if (__builtin_mul_overflow(num_tokens, row_bytes, &bytes))
+    int64_t bytes, tile_bytes;
+    if (!pkv_checked_mul(num_tokens, row_bytes, &bytes) ||
+        !pkv_checked_mul(tile, row_bytes + INDEX_BYTES, &tile_bytes))
         return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "num_tokens", PKV_ERROR_NONE,
                              num_tokens, row_bytes,
                              "has rows of more bytes than 64 bits can count; bytes of a row");
@@ -71,7 +77,7 @@ enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const stru
         .tile_tokens = tile,
         .num_tiles = num_tokens / tile + (num_tokens % tile != 0),
         .tail_tokens = num_tokens == 0 ? 0 : (num_tokens - 1) % tile + 1,
-        .tile_bytes = tile * (row_bytes + INDEX_BYTES),
+        .tile_bytes = tile_bytes,
         .num_parts = sim ? 1 : pkv_rows_num_parts((uint64_t)bytes, num_threads),
         .bytes_read = bytes,
         .bytes_written = bytes,

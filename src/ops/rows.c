@@ -13,6 +13,9 @@ enum { SPAN_PIECE_BYTES = 64 };
 /* Spans collected before a kernel is called: 6 KiB of stack, enough for its batches. */
 enum { MAX_SPANS = 256 };
 
+/* Runs that are handed to a grid kernel at once. */
+enum { MAX_PLACES = 64 };
+
 struct span_list {
     const struct pkv_row_mover *mover;
     int64_t count;
@@ -49,7 +52,9 @@ static void add_rows(struct span_list *list, const struct pkv_row_run *run, int6
  * by side in most layouts. */
 static void move_pieces(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                         int64_t num_runs) {
-    struct span_list list = {.mover = mover};
+    struct span_list list; /* 6 KiB that need no zeroes */
+    list.mover = mover;
+    list.count = 0;
     const struct pkv_copy_level *level = mover->nest.level;
     for (int64_t run = 0; run < num_runs; run++) {
         for (int64_t i = 0; i < level[0].count; i++) {
@@ -68,48 +73,52 @@ static void move_pieces(const struct pkv_row_mover *mover, const struct pkv_row_
 
 static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                             int64_t num_runs) {
-    struct span_list list = {.mover = mover};
+    struct span_list list; /* 6 KiB that need no zeroes */
+    list.mover = mover;
+    list.count = 0;
     for (int64_t run = 0; run < num_runs; run++)
         add_rows(&list, &runs[run], 0, 0);
     flush(&list);
 }
 
-/* Small pieces: rows and the innermost level make a grid. Its inner loop runs where the destination is
- * densest, since stores cost more than loads. */
+/* The grid of num_rows rows and the innermost level. Its inner loop runs where the destination is densest,
+ * since stores cost more than loads. */
+static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_rows) {
+    const struct pkv_copy_level *level = &mover->nest.level[PKV_COPY_LEVELS - 1];
+    const bool rows_inside = num_rows > 1 && mover->dst_row_stride < level->dst_stride;
+    const struct pkv_copy_level rows = {num_rows, mover->dst_row_stride, mover->src_row_stride};
+    const struct pkv_copy_level *outer = rows_inside ? level : &rows;
+    const struct pkv_copy_level *inner = rows_inside ? &rows : level;
+    return (struct pkv_grid){
+        .piece_bytes = mover->nest.piece_bytes,
+        .num_outer = outer->count,
+        .dst_outer = outer->dst_stride,
+        .src_outer = outer->src_stride,
+        .num_inner = inner->count,
+        .dst_inner = inner->dst_stride,
+        .src_inner = inner->src_stride,
+    };
+}
+
+/* Small pieces: runs of the same length share one grid and go to the kernel together, level by level. */
 static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                        int64_t num_runs) {
     const struct pkv_copy_level *level = mover->nest.level;
-    const struct pkv_copy_level *inner = &level[PKV_COPY_LEVELS - 1];
-    for (int64_t run = 0; run < num_runs; run++) {
-        const bool rows_inside =
-            runs[run].num_rows > 1 && mover->dst_row_stride < inner->dst_stride;
-        struct pkv_grid grid = {
-            .piece_bytes = mover->nest.piece_bytes,
-            .num_outer = runs[run].num_rows,
-            .dst_outer = mover->dst_row_stride,
-            .src_outer = mover->src_row_stride,
-            .num_inner = inner->count,
-            .dst_inner = inner->dst_stride,
-            .src_inner = inner->src_stride,
-        };
-        if (rows_inside)
-            grid = (struct pkv_grid){
-                .piece_bytes = mover->nest.piece_bytes,
-                .num_outer = inner->count,
-                .dst_outer = inner->dst_stride,
-                .src_outer = inner->src_stride,
-                .num_inner = runs[run].num_rows,
-                .dst_inner = mover->dst_row_stride,
-                .src_inner = mover->src_row_stride,
-            };
+    struct pkv_place places[MAX_PLACES];
+    for (int64_t first = 0, count; first < num_runs; first += count) {
+        const struct pkv_grid grid = make_grid(mover, runs[first].num_rows);
+        for (count = 0; first + count < num_runs && count < MAX_PLACES; count++) {
+            const struct pkv_row_run *run = &runs[first + count];
+            if (run->num_rows != runs[first].num_rows)
+                break;
+            places[count] = (struct pkv_place){run->dst_offset, run->src_offset};
+        }
         for (int64_t i = 0; i < level[0].count; i++) {
             for (int64_t j = 0; j < level[1].count; j++)
-                mover->kernels->copy_grid[mover->kind](
-                    mover->dst + runs[run].dst_offset + i * level[0].dst_stride +
-                        j * level[1].dst_stride,
-                    mover->src + runs[run].src_offset + i * level[0].src_stride +
-                        j * level[1].src_stride,
-                    &grid);
+                mover->kernels->copy_grids[mover->kind](
+                    mover->dst + i * level[0].dst_stride + j * level[1].dst_stride,
+                    mover->src + i * level[0].src_stride + j * level[1].src_stride, &grid, places,
+                    count);
         }
     }
 }
@@ -132,13 +141,13 @@ const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_
     const bool grid = is_grid(nest);
     switch (copy_level) {
     case PKV_CPU_LEVEL_AVX2:
-        return grid ? "copy_grid_avx2" : "copy_spans_avx2";
+        return grid ? "copy_grids_avx2" : "copy_spans_avx2";
     case PKV_CPU_LEVEL_AVX512:
-        return grid ? "copy_grid_avx512" : "copy_spans_avx512";
+        return grid ? "copy_grids_avx512" : "copy_spans_avx512";
     case PKV_CPU_LEVEL_NEON:
-        return grid ? "copy_grid_neon" : "copy_spans_neon";
+        return grid ? "copy_grids_neon" : "copy_spans_neon";
     default:
-        return grid ? "copy_grid_c" : "copy_spans_c";
+        return grid ? "copy_grids_c" : "copy_spans_c";
     }
 }
 

@@ -9,18 +9,28 @@
 #include "ops/sim.h"
 #include "parallel/executor.h"
 
-/* Up to this many tokens the destination may well be in cache (a decode step writes beside the rows of the
- * step before), and a streaming store would push it out: measured, doc/performance.md. */
-enum { MAX_CACHED_TOKENS = 16 };
+/* Up to this many bytes of rows the destination may well be in cache (a decode step writes beside the rows
+ * of the step before) and will be read at once: ordinary stores are up to three times as fast then, and lose
+ * a fifth when the rows are not in cache. Measured, doc/performance.md. */
+enum { MAX_CACHED_BYTES = 65536 };
 
 /* Tokens selected at a time: their slots and runs take 10 KiB of stack and stay in the first-level cache
  * between the pass over keys and the pass over values. */
-enum { CHUNK_TOKENS = 256 };
+enum { CHUNK_TOKENS = 512 };
 
-enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, int64_t num_tokens) {
+enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes) {
     const bool cached = store_policy == PKV_STORE_CACHED ||
-                        (store_policy == PKV_STORE_AUTO && num_tokens <= MAX_CACHED_TOKENS);
+                        (store_policy == PKV_STORE_AUTO && bytes <= MAX_CACHED_BYTES);
     return cached ? PKV_COPY_CACHED : PKV_COPY_STREAM_SCATTER;
+}
+
+enum pkv_status pkv_scatter_check_cache(const struct pkv_cache *cache, const char *function,
+                                        struct pkv_error *error) {
+    if (cache->value.data == NULL && cache->key.layout == PKV_LAYOUT_PA_NZ)
+        return pkv_error_set(error, PKV_STATUS_UNSUPPORTED, function, "value_cache", PKV_ERROR_NONE,
+                             PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must not be NULL in PA_NZ: there is no key-only form of it");
+    return PKV_STATUS_OK;
 }
 
 enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char *function,
@@ -33,11 +43,13 @@ enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char 
 }
 
 void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context *context,
-                          const struct pkv_step *step, int32_t run_mode, const char *function) {
+                          const struct pkv_step *step, int32_t run_mode, int32_t store_policy,
+                          const char *function) {
     job->step = step;
     job->kernels = &context->kernels;
     job->function = function;
     job->run_mode = run_mode;
+    job->store_policy = store_policy;
     job->num_sides = 0;
     job->is_flat = true;
 }
@@ -46,13 +58,14 @@ static enum pkv_status check_source(const struct pkv_scatter_job *job,
                                     const struct pkv_scatter_side *side, struct pkv_error *error) {
     const struct pkv_tensor *source = &side->source;
     const char *name = side->source_name;
-    if (source->dtype != side->part.dtype)
+    if (source->dtype != side->part->dtype)
         return pkv_error_set(error, PKV_STATUS_DTYPE, job->function, name, PKV_ERROR_NONE,
-                             source->dtype, side->part.dtype, "must have the dtype of its cache");
+                             source->dtype, side->part->dtype, "must have the dtype of its cache");
     if (source->ndim != 3)
         return pkv_error_set(error, PKV_STATUS_RANK, job->function, name, PKV_ERROR_NONE,
                              source->ndim, 3, "must be [num_tokens, num_kv_heads, head_size]");
-    const int64_t wanted[3] = {job->step->slots.count, side->part.num_heads, side->part.head_size};
+    const int64_t wanted[3] = {job->step->slots.count, side->part->num_heads,
+                               side->part->head_size};
     static const char *const rules[3] = {
         "must be the number of slots",
         "must be the number of heads of its cache",
@@ -68,9 +81,9 @@ static enum pkv_status check_source(const struct pkv_scatter_job *job,
 
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
-                                    int32_t store_policy, struct pkv_error *error) {
+                                    struct pkv_error *error) {
     struct pkv_scatter_side *side = &job->sides[job->num_sides];
-    side->part = *part;
+    side->part = part;
     side->source_name = source_name;
     enum pkv_status status = pkv_tensor_read(&side->source, source,
                                              (struct pkv_where){job->function, source_name, error});
@@ -87,25 +100,26 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
         .dst_row_stride = part->token_stride_bytes,
         .src_row_stride = side->source.strides[0] * part->element_bytes,
         .nest = pkv_copy_nest_make(&to, &from),
-        .kind = pkv_scatter_copy_kind(store_policy, job->step->slots.count),
     };
     job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
     job->num_sides++;
     return PKV_STATUS_OK;
 }
 
-/* Does the set of bytes reach into the addresses of the part at all? */
-static bool spans_meet(const struct pkv_cache_part *part, const struct pkv_strided *set) {
+/* Addresses from the first to behind the last byte of what a run reads. */
+struct range {
+    int64_t first, end;
+};
+
+static bool ranges_meet(const struct pkv_cache_part *part, struct range read) {
     const int64_t first = (int64_t)(uintptr_t)part->data;
-    return set->unit > 0 && set->first < first + part->span_bytes &&
-           first < set->first + pkv_strided_span(set);
+    return read.first < first + part->span_bytes && first < read.end;
 }
 
+/* The rare case: what is read lies among the rows of the cache. Only rows that are written matter. */
 static enum pkv_status check_rows(const struct pkv_scatter_job *job,
                                   const struct pkv_cache_part *part, const struct pkv_strided *read,
                                   const char *name, struct pkv_error *error) {
-    if (!spans_meet(part, read))
-        return PKV_STATUS_OK;
     const struct pkv_vector *slots = &job->step->slots;
     for (int64_t token = 0; token < slots->count; token++) {
         const int64_t slot = pkv_vector_at(slots, token);
@@ -122,20 +136,46 @@ static enum pkv_status check_rows(const struct pkv_scatter_job *job,
     return PKV_STATUS_OK;
 }
 
-enum pkv_status pkv_scatter_job_check_overlap(const struct pkv_scatter_job *job,
-                                              const char *slots_name, struct pkv_error *error) {
-    const struct pkv_strided slots = pkv_vector_bytes(&job->step->slots);
+static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const char *slots_name,
+                                     struct pkv_error *error) {
+    const struct pkv_vector *slots = &job->step->slots;
+    const int64_t slots_first = (int64_t)(uintptr_t)slots->data;
+    struct range reads[3] = {{slots_first, slots_first + pkv_vector_span(slots)}};
     for (int32_t i = 0; i < job->num_sides; i++) {
-        const struct pkv_cache_part *part = &job->sides[i].part;
-        enum pkv_status status = check_rows(job, part, &slots, slots_name, error);
-        for (int32_t j = 0; j < job->num_sides && status == PKV_STATUS_OK; j++) {
-            const struct pkv_strided source = pkv_strided_from_tensor(&job->sides[j].source);
-            status = check_rows(job, part, &source, job->sides[j].source_name, error);
+        const struct pkv_tensor *source = &job->sides[i].source;
+        const int64_t first = (int64_t)(uintptr_t)source->data;
+        reads[1 + i] = (struct range){first, first + pkv_tensor_span(source)};
+    }
+    for (int32_t i = 0; i < job->num_sides; i++) {
+        for (int32_t j = 0; j <= job->num_sides; j++) {
+            if (!ranges_meet(job->sides[i].part, reads[j]))
+                continue;
+            const struct pkv_strided read =
+                j == 0 ? pkv_vector_bytes(slots)
+                       : pkv_strided_from_tensor(&job->sides[j - 1].source);
+            const enum pkv_status status =
+                check_rows(job, job->sides[i].part, &read,
+                           j == 0 ? slots_name : job->sides[j - 1].source_name, error);
+            if (status != PKV_STATUS_OK)
+                return status;
         }
-        if (status != PKV_STATUS_OK)
-            return status;
     }
     return PKV_STATUS_OK;
+}
+
+/* The count is that of elements in memory or of one repeated row; a wrapped product only picks a policy. */
+static uint64_t job_bytes(const struct pkv_scatter_job *job) {
+    uint64_t row_bytes = 0;
+    for (int32_t i = 0; i < job->num_sides; i++)
+        row_bytes += (uint64_t)job->sides[i].part->row_bytes;
+    return row_bytes * (uint64_t)job->step->slots.count;
+}
+
+enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
+                                       struct pkv_error *error) {
+    for (int32_t i = 0; i < job->num_sides; i++)
+        job->sides[i].mover.kind = pkv_scatter_copy_kind(job->store_policy, job_bytes(job));
+    return check_overlap(job, slots_name, error);
 }
 
 /* Tokens and slots that both go on by one, up to a block end unless rows go on evenly there too. */
@@ -166,7 +206,7 @@ static void move_side(const struct pkv_scatter_job *job, const struct pkv_scatte
     for (int64_t i = 0; i < num_runs; i++)
         runs[i] = (struct pkv_row_run){
             .dst_offset =
-                pkv_cache_part_offset(&side->part, job->step->block_size, slot_runs[i].slot),
+                pkv_cache_part_offset(side->part, job->step->block_size, slot_runs[i].slot),
             .src_offset = slot_runs[i].token * side->mover.src_row_stride,
             .num_rows = slot_runs[i].num_tokens,
         };
@@ -217,11 +257,7 @@ enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int6
 
 enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
                                     const struct pkv_executor *executor, struct pkv_error *error) {
-    uint64_t row_bytes = 0;
-    for (int32_t i = 0; i < job->num_sides; i++)
-        row_bytes += (uint64_t)job->sides[i].part.row_bytes;
-    const uint64_t bytes = row_bytes * (uint64_t)job->step->slots.count;
-    const int64_t num_parts = pkv_rows_num_parts(bytes, executor->num_threads);
+    const int64_t num_parts = pkv_rows_num_parts(job_bytes(job), executor->num_threads);
     if (job->run_mode == PKV_RUN_MODE_SIM || num_parts == 1)
         return pkv_scatter_job_run_part(job, 0, 1, error);
     struct parts parts = {job, num_parts};

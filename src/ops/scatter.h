@@ -13,7 +13,7 @@
 #include "ops/step.h"
 
 struct pkv_scatter_side {
-    struct pkv_cache_part part;
+    const struct pkv_cache_part *part;
     struct pkv_tensor source; /* [num_tokens, num_heads, head_size], resolved */
     const char *source_name;
     struct pkv_row_mover mover;
@@ -24,6 +24,7 @@ struct pkv_scatter_job {
     const struct pkv_kernels *kernels;
     const char *function;
     int32_t run_mode;
+    int32_t store_policy;
     int32_t num_sides;
     bool
         is_flat; /* rows of neighbouring slots are in equal steps across block ends, on every side */
@@ -32,16 +33,18 @@ struct pkv_scatter_job {
 
 /* An empty job for a set step. */
 void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context *context,
-                          const struct pkv_step *step, int32_t run_mode, const char *function);
+                          const struct pkv_step *step, int32_t run_mode, int32_t store_policy,
+                          const char *function);
 
-/* Checks a source against the step and the part, and adds the pair. */
+/* Checks a source against the step and the part, and adds the pair. The part must outlive the job. */
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
-                                    int32_t store_policy, struct pkv_error *error);
+                                    struct pkv_error *error);
 
-/* Refuses a job in which a row to be written lies in a source or in the slot mapping. */
-enum pkv_status pkv_scatter_job_check_overlap(const struct pkv_scatter_job *job,
-                                              const char *slots_name, struct pkv_error *error);
+/* Chooses the stores, and refuses a job in which a row to be written lies in a source or in the slot
+ * mapping. */
+enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
+                                       struct pkv_error *error);
 
 /* Does the work: all of it on the executor, or one part on this thread. */
 enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
@@ -49,8 +52,13 @@ enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
 enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int64_t part,
                                          int64_t num_parts, struct pkv_error *error);
 
-/* The kind of copy for a step of num_tokens tokens. */
-enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, int64_t num_tokens);
+/* The kind of copy for a step that writes so many bytes of rows. */
+enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes);
+
+/* Refuses a key-only PA_NZ cache: Ascend's kernels take it for another layout, and no other meaning of it is
+ * published. */
+enum pkv_status pkv_scatter_check_cache(const struct pkv_cache *cache, const char *function,
+                                        struct pkv_error *error);
 
 /* Refuses a value that is no enum pkv_store_policy. */
 enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char *function,

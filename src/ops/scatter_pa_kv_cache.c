@@ -96,7 +96,9 @@ static enum pkv_status describe(struct pkv_cache *cache, const struct pkv_tensor
     struct pkv_error facts = {.struct_size = sizeof(facts)};
     const enum pkv_status status =
         pkv_cache_init(cache, key_cache, value_cache, &cache_options, &facts);
-    return status == PKV_STATUS_OK ? status : pkv_error_forward(error, &facts, function, NULL);
+    if (status != PKV_STATUS_OK)
+        return pkv_error_forward(error, &facts, function, NULL);
+    return pkv_scatter_check_cache(cache, function, error);
 }
 
 static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
@@ -105,13 +107,11 @@ static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_ca
                                 const struct pkv_scatter_pa_kv_cache_options *options,
                                 struct pkv_error *error) {
     if (options->scatter_mode == PKV_SCATTER_MODE_NONE)
-        return pkv_scatter_job_add(job, part, source, name, options->store_policy, error);
+        return pkv_scatter_job_add(job, part, source, name, error);
     struct pkv_tensor view;
     const enum pkv_status status = view_nct(&view, source, part, job->step->slots.count, stride,
                                             offset, (struct pkv_where){job->function, name, error});
-    return status == PKV_STATUS_OK
-               ? pkv_scatter_job_add(job, part, &view, name, options->store_policy, error)
-               : status;
+    return status == PKV_STATUS_OK ? pkv_scatter_job_add(job, part, &view, name, error) : status;
 }
 
 static enum pkv_status scatter(struct pkv_context *context, const struct pkv_tensor *key,
@@ -153,14 +153,14 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
                                   &indices, function, error);
     if (status != PKV_STATUS_OK)
         return status;
-    pkv_scatter_job_init(&job, context, &step, context->run_mode, function);
+    pkv_scatter_job_init(&job, context, &step, context->run_mode, chosen.store_policy, function);
     status = add_side(&job, &cache.key, key, "key", chosen.key_stride, chosen.key_offset, &chosen,
                       error);
     if (status == PKV_STATUS_OK && cache.value.data)
         status = add_side(&job, &cache.value, value, "value", chosen.value_stride,
                           chosen.value_offset, &chosen, error);
     if (status == PKV_STATUS_OK)
-        status = pkv_scatter_job_check_overlap(&job, "slot_mapping", error);
+        status = pkv_scatter_job_finish(&job, "slot_mapping", error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_run(&job, &context->executor, error);
     return status;

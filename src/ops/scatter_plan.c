@@ -29,6 +29,8 @@ static enum pkv_status plan_create(struct pkv_scatter_plan **plan, struct pkv_co
     if (status == PKV_STATUS_OK)
         status = pkv_cache_check(cache, function, "cache", error);
     if (status == PKV_STATUS_OK)
+        status = pkv_scatter_check_cache(cache, function, error);
+    if (status == PKV_STATUS_OK)
         status = pkv_scatter_check_store_policy(chosen.store_policy, function, error);
     if (status != PKV_STATUS_OK)
         return status;
@@ -90,7 +92,8 @@ enum pkv_status pkv_scatter_plan_explain(const struct pkv_scatter_plan *plan, in
                                                     num_threads, __func__, error);
     if (status != PKV_STATUS_OK)
         return status;
-    const bool cached = pkv_scatter_copy_kind(plan->store_policy, num_tokens) == PKV_COPY_CACHED;
+    const bool cached =
+        pkv_scatter_copy_kind(plan->store_policy, (uint64_t)made.bytes_written) == PKV_COPY_CACHED;
     made.cpu_level = plan->cpu_level;
     made.key_kernel = pkv_explain_kernel(&plan->cache.key, plan->run_mode, plan->copy_level);
     made.value_kernel = pkv_explain_kernel(&plan->cache.value, plan->run_mode, plan->copy_level);
@@ -119,12 +122,12 @@ static enum pkv_status prepare(struct pkv_scatter_job *job, struct pkv_context *
         return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, function, "value", PKV_ERROR_NONE,
                              PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "must be NULL exactly when the cache is key-only");
-    pkv_scatter_job_init(job, context, step, plan->run_mode, function);
-    status = pkv_scatter_job_add(job, &cache->key, key, "key", plan->store_policy, error);
+    pkv_scatter_job_init(job, context, step, plan->run_mode, plan->store_policy, function);
+    status = pkv_scatter_job_add(job, &cache->key, key, "key", error);
     if (status == PKV_STATUS_OK && has_value)
-        status = pkv_scatter_job_add(job, &cache->value, value, "value", plan->store_policy, error);
+        status = pkv_scatter_job_add(job, &cache->value, value, "value", error);
     if (status == PKV_STATUS_OK)
-        status = pkv_scatter_job_check_overlap(job, "slot_mapping", error);
+        status = pkv_scatter_job_finish(job, "slot_mapping", error);
     return status;
 }
 

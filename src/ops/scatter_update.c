@@ -144,13 +144,30 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
                                 options->duplicates, (struct pkv_where){function, "index", error});
     if (status != PKV_STATUS_OK)
         return status;
-    pkv_scatter_job_init(&job, context, &step, context->run_mode, function);
-    status = pkv_scatter_job_add(&job, &part, &rows, "src", options->store_policy, error);
+    pkv_scatter_job_init(&job, context, &step, context->run_mode, options->store_policy, function);
+    status = pkv_scatter_job_add(&job, &part, &rows, "src", error);
     if (status == PKV_STATUS_OK)
-        status = pkv_scatter_job_check_overlap(&job, "index", error);
+        status = pkv_scatter_job_finish(&job, "index", error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_run(&job, &context->executor, error);
     return status;
+}
+
+/* An input without rows takes padding only. */
+static enum pkv_status refuse_rows(const struct pkv_context *context,
+                                   const struct pkv_tensor *index, const char *function,
+                                   struct pkv_error *error) {
+    struct pkv_step step;
+    for (int64_t i = 0; i < index->shape[0]; i++) {
+        const struct pkv_vector first = pkv_vector_along(index, 1);
+        const struct pkv_vector row = pkv_vector_offset(&first, i * index->strides[0]);
+        const enum pkv_status status =
+            pkv_step_set_slots(&step, &context->kernels, &row, 0, 1, PKV_DUPLICATES_ASSUME_UNIQUE,
+                               (struct pkv_where){function, "index", error});
+        if (status != PKV_STATUS_OK)
+            return status;
+    }
+    return PKV_STATUS_OK;
 }
 
 static enum pkv_status check_and_scatter(struct pkv_context *context,
@@ -184,6 +201,8 @@ static enum pkv_status check_and_scatter(struct pkv_context *context,
     if (pkv_tensor_num_elements(&at) == 0 ||
         (pkv_tensor_num_elements(&from) == 0 && pkv_tensor_num_elements(&to) == 0))
         return PKV_STATUS_OK;
+    if (pkv_tensor_num_elements(&to) == 0)
+        return refuse_rows(context, &at, function, error);
     return scatter(context, &to, &at, &from, &chosen, function, error);
 }
 

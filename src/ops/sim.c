@@ -82,9 +82,9 @@ static enum pkv_status scatter_token(const struct pkv_scatter_job *job, int64_t 
         return PKV_STATUS_OK;
     for (int32_t i = 0; i < job->num_sides; i++) {
         const struct pkv_scatter_side *side = &job->sides[i];
-        const struct row dst = row_of_part(&side->part, job->step->block_size, slot);
+        const struct row dst = row_of_part(side->part, job->step->block_size, slot);
         const struct row src = row_of_tensor(&side->source, token);
-        const enum pkv_status status = copy_row(&dst, &src, &side->part, job->function, error);
+        const enum pkv_status status = copy_row(&dst, &src, side->part, job->function, error);
         if (status != PKV_STATUS_OK)
             return status;
     }
@@ -94,7 +94,7 @@ static enum pkv_status scatter_token(const struct pkv_scatter_job *job, int64_t 
 enum pkv_status pkv_sim_scatter(const struct pkv_scatter_job *job, int64_t part, int64_t num_parts,
                                 struct pkv_error *error) {
     const struct pkv_slot_part range = pkv_step_slot_part(job->step, part, num_parts);
-    const struct pkv_cache_part *key = &job->sides[0].part;
+    const struct pkv_cache_part *key = job->sides[0].part;
     struct pkv_tile_loop loop;
     struct pkv_tile tile;
     enum pkv_status status =

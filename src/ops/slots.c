@@ -164,7 +164,8 @@ static enum pkv_status write_slots(const struct mapping *map) {
     char *out = (char *)(uintptr_t)map->out.data;
     for (int64_t t = 0; t < map->positions.count; t++) {
         if (slot_of(map, t, &slot) != PKV_STATUS_OK)
-            return PKV_STATUS_INTERNAL;
+            return refuse(map, PKV_STATUS_INTERNAL, "positions", t, PKV_ERROR_NONE, PKV_ERROR_NONE,
+                          "or another index changed while it was read");
         const int64_t at = t * map->out.stride;
         if (map->out.dtype == PKV_DTYPE_I32)
             ((int32_t *)(void *)out)[at] = (int32_t)slot;

@@ -69,9 +69,10 @@ enum pkv_status pkv_step_create(struct pkv_step **step, const struct pkv_step_op
 enum pkv_status pkv_step_create_in(struct pkv_step **step, void *memory, size_t memory_bytes,
                                    const struct pkv_step_options *options,
                                    struct pkv_error *error) {
+    if (step)
+        *step = NULL;
     if (step == NULL || memory == NULL)
         return pkv_refuse_null(__func__, step == NULL ? "step" : "memory", error);
-    *step = NULL;
     struct pkv_step_options chosen;
     const enum pkv_status status = read_options(&chosen, options, __func__, error);
     if (status != PKV_STATUS_OK)
@@ -336,7 +337,14 @@ static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kern
         if (status != PKV_STATUS_OK)
             return status;
     }
-    if (!pkv_tensor_is_absent(&indices->block_table) || !pkv_tensor_is_absent(&indices->seq_lens))
+    const bool has_table = !pkv_tensor_is_absent(&indices->block_table);
+    const bool has_lengths = !pkv_tensor_is_absent(&indices->seq_lens);
+    const bool has_offsets = !pkv_tensor_is_absent(&indices->seq_offsets);
+    if (!has_table && (has_lengths || has_offsets))
+        return pkv_refuse_null(function, "block_table", error);
+    if (has_table && !has_lengths)
+        return pkv_refuse_null(function, "seq_lens", error);
+    if (has_table)
         return set_gather(step, indices, function, error);
     return PKV_STATUS_OK;
 }

@@ -226,6 +226,7 @@ enum pkv_status pkv_executor_pthread_create(struct pkv_executor_pthread **execut
     if (executor == NULL)
         return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, __func__, "executor", none, none,
                              none, "must not be NULL");
+    *executor = NULL;
     if (num_threads < 0 || num_threads > MAX_THREADS)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__, "num_threads", none,
                              num_threads, MAX_THREADS, "must be from 0 to the maximum");

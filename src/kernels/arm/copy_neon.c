@@ -4,11 +4,13 @@
  */
 #include "kernels/arm/vec_neon.h"
 
-#include "kernels/template/copy.h"
+#include "kernels/template/copy_grids.h"
 
-void pkv_kernels_init_neon(struct pkv_kernels *kernels)
-{
+void pkv_kernels_init_neon(struct pkv_kernels *kernels) {
     kernels->copy_spans[PKV_COPY_CACHED] = copy_spans_cached;
     kernels->copy_spans[PKV_COPY_STREAM_SCATTER] = copy_spans_stream_scatter;
     kernels->copy_spans[PKV_COPY_STREAM_GATHER] = copy_spans_stream_gather;
+    kernels->copy_grids[PKV_COPY_CACHED] = copy_grids_cached;
+    kernels->copy_grids[PKV_COPY_STREAM_SCATTER] = copy_grids_stream;
+    kernels->copy_grids[PKV_COPY_STREAM_GATHER] = copy_grids_stream;
 }

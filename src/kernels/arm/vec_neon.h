@@ -12,38 +12,40 @@ typedef uint8x16_t vec;
 
 enum { VEC_BYTES = 16 };
 
-static inline vec vec_load(const char *p)
-{
+static inline vec vec_load(const char *p) {
     return vld1q_u8((const uint8_t *)p);
 }
 
-static inline void vec_store(char *p, vec v)
-{
+static inline void vec_store(char *p, vec v) {
     vst1q_u8((uint8_t *)p, v);
 }
 
-static inline void vec_stream(char *p, vec v)
-{
+static inline void vec_stream(char *p, vec v) {
     vst1q_u8((uint8_t *)p, v);
 }
 
-static inline void vec_prefetch_page(const char *p)
-{
+static inline void vec_stream_16(char *dst, const char *src) {
+    vec_store(dst, vec_load(src));
+}
+
+static inline void vec_stream_32(char *dst, const char *src) {
+    vec_store(dst, vec_load(src));
+    vec_store(dst + VEC_BYTES, vec_load(src + VEC_BYTES));
+}
+
+static inline void vec_prefetch_page(const char *p) {
     __builtin_prefetch(p, 1, 0);
 }
 
-static inline void vec_prefetch_read(const char *p)
-{
+static inline void vec_prefetch_read(const char *p) {
     __builtin_prefetch(p, 0, 2);
 }
 
-static inline void vec_prefetch_write(const char *p)
-{
+static inline void vec_prefetch_write(const char *p) {
     __builtin_prefetch(p, 1, 3);
 }
 
-static inline void vec_fence(void)
-{
+static inline void vec_fence(void) {
 }
 
 #endif

@@ -13,46 +13,23 @@ void pkv_copy_spans_c(char *dst, const char *src, const struct pkv_span *spans, 
         memcpy(dst + spans[i].dst_offset, src + spans[i].src_offset, (size_t)spans[i].bytes);
 }
 
-/* One body for each size of piece: with a constant size the copy becomes a load and a store. */
-static inline void copy_grid(char *dst, const char *src, const struct pkv_grid *grid,
-                             size_t bytes) {
-    for (int64_t i = 0; i < grid->num_outer; i++) {
-        char *to = dst + i * grid->dst_outer;
-        const char *from = src + i * grid->src_outer;
-        for (int64_t j = 0; j < grid->num_inner; j++)
-            memcpy(to + j * grid->dst_inner, from + j * grid->src_inner, bytes);
-    }
-}
-
-void pkv_copy_grid_c(char *dst, const char *src, const struct pkv_grid *grid) {
-    switch (grid->piece_bytes) {
-    case 1:
-        copy_grid(dst, src, grid, 1);
-        break;
-    case 2:
-        copy_grid(dst, src, grid, 2);
-        break;
-    case 4:
-        copy_grid(dst, src, grid, 4);
-        break;
-    case 8:
-        copy_grid(dst, src, grid, 8);
-        break;
-    case 16:
-        copy_grid(dst, src, grid, 16);
-        break;
-    case 32:
-        copy_grid(dst, src, grid, 32);
-        break;
-    default:
-        copy_grid(dst, src, grid, (size_t)grid->piece_bytes);
+void pkv_copy_grids_c(char *dst, const char *src, const struct pkv_grid *grid,
+                      const struct pkv_place *places, int64_t num_places) {
+    for (int64_t place = 0; place < num_places; place++) {
+        char *to = dst + places[place].dst_offset;
+        const char *from = src + places[place].src_offset;
+        for (int64_t i = 0; i < grid->num_outer; i++) {
+            for (int64_t j = 0; j < grid->num_inner; j++)
+                memcpy(to + i * grid->dst_outer + j * grid->dst_inner,
+                       from + i * grid->src_outer + j * grid->src_inner, (size_t)grid->piece_bytes);
+        }
     }
 }
 
 void pkv_kernels_init_c(struct pkv_kernels *kernels) {
     for (int kind = 0; kind < PKV_NUM_COPY_KINDS; kind++) {
         kernels->copy_spans[kind] = pkv_copy_spans_c;
-        kernels->copy_grid[kind] = pkv_copy_grid_c;
+        kernels->copy_grids[kind] = pkv_copy_grids_c;
     }
     pkv_slots_init_c(kernels);
 }

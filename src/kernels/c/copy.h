@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 
 pkv_copy_spans_fn pkv_copy_spans_c;
-pkv_copy_grid_fn pkv_copy_grid_c;
+pkv_copy_grids_fn pkv_copy_grids_c;
 
 void pkv_slots_init_c(struct pkv_kernels *kernels);
 

@@ -11,21 +11,18 @@ typedef __m512i vec;
 
 enum { VEC_BYTES = 64 };
 
-static inline vec vec_load(const char *p)
-{
+static inline vec vec_load(const char *p) {
     return _mm512_loadu_si512(p);
 }
 
-static inline void vec_store(char *p, vec v)
-{
+static inline void vec_store(char *p, vec v) {
     _mm512_storeu_si512(p, v);
 }
 
-static inline void vec_stream(char *p, vec v)
-{
+static inline void vec_stream(char *p, vec v) {
     _mm512_stream_si512((__m512i *)(void *)p, v);
 }
 
-#include "kernels/x86/vec_prefetch.h"
+#include "kernels/x86/vec_common.h"
 
 #endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Grids of small pieces, over the same vector interface as template/copy.h: fragments of PA_NZ (32 bytes)
+ * and X_PACKED (16), single elements of TRANSPOSED.
+ */
+#ifndef PKV_KERNELS_TEMPLATE_COPY_GRIDS_H
+#define PKV_KERNELS_TEMPLATE_COPY_GRIDS_H
+
+#include "kernels/template/copy.h"
+
+static inline void copy_piece(char *dst, const char *src, int64_t bytes, bool stream) {
+    if (stream && bytes == 16)
+        vec_stream_16(dst, src);
+    else if (stream && bytes == 32)
+        vec_stream_32(dst, src);
+    else
+        memcpy(dst, src, (size_t)bytes);
+}
+
+/* As many outer steps side by side as pieces fit in a line: where one side goes on along the outer axis and
+ * the other along the inner one, each line of either is then visited once. */
+static inline void copy_one_grid(char *dst, const char *src, const struct pkv_grid *grid,
+                                 int64_t bytes, bool stream) {
+    const int64_t abreast = bytes < LINE_BYTES ? LINE_BYTES / bytes : 1;
+    for (int64_t first = 0; first < grid->num_outer; first += abreast) {
+        const int64_t rest = grid->num_outer - first;
+        const int64_t count = rest < abreast ? rest : abreast;
+        char *to = dst + first * grid->dst_outer;
+        const char *from = src + first * grid->src_outer;
+        for (int64_t j = 0; j < grid->num_inner; j++) {
+            for (int64_t i = 0; i < count; i++)
+                copy_piece(to + i * grid->dst_outer + j * grid->dst_inner,
+                           from + i * grid->src_outer + j * grid->src_inner, bytes, stream);
+        }
+    }
+}
+
+/* Sizes that a copy becomes a load and a store for; the others are as the piece says. */
+static inline void copy_grid_of_size(char *dst, const char *src, const struct pkv_grid *grid,
+                                     bool stream) {
+    switch (grid->piece_bytes) {
+    case 1:
+        copy_one_grid(dst, src, grid, 1, false);
+        break;
+    case 2:
+        copy_one_grid(dst, src, grid, 2, false);
+        break;
+    case 4:
+        copy_one_grid(dst, src, grid, 4, false);
+        break;
+    case 8:
+        copy_one_grid(dst, src, grid, 8, false);
+        break;
+    case 16:
+        copy_one_grid(dst, src, grid, 16, stream);
+        break;
+    case 32:
+        copy_one_grid(dst, src, grid, 32, stream);
+        break;
+    default:
+        copy_one_grid(dst, src, grid, grid->piece_bytes, false);
+    }
+}
+
+/* More pieces than the core has outstanding misses for are not worth asking for ahead. */
+enum { MAX_AHEAD_PIECES = 64 };
+
+static inline void prefetch_pieces(char *dst, const struct pkv_grid *grid) {
+    for (int64_t i = 0; i < grid->num_outer; i++) {
+        for (int64_t j = 0; j < grid->num_inner; j++)
+            vec_prefetch_write(dst + i * grid->dst_outer + j * grid->dst_inner);
+    }
+}
+
+/* A single token in a fragmented layout is one store here and one there: all its lines are asked for while
+ * the token before it is written. */
+static void copy_grids_cached(char *dst, const char *src, const struct pkv_grid *grid,
+                              const struct pkv_place *places, int64_t num_places) {
+    const bool is_scattered = grid->dst_inner >= LINE_BYTES && grid->num_outer == 1 &&
+                              grid->num_inner <= MAX_AHEAD_PIECES;
+    if (is_scattered && num_places > 0)
+        prefetch_pieces(dst + places[0].dst_offset, grid);
+    for (int64_t i = 0; i < num_places; i++) {
+        if (is_scattered && i + 1 < num_places)
+            prefetch_pieces(dst + places[i + 1].dst_offset, grid);
+        copy_grid_of_size(dst + places[i].dst_offset, src + places[i].src_offset, grid, false);
+    }
+}
+
+/* Streaming pays only where pieces fill whole lines one after the other. */
+static void copy_grids_stream(char *dst, const char *src, const struct pkv_grid *grid,
+                              const struct pkv_place *places, int64_t num_places) {
+    if (grid->dst_inner != grid->piece_bytes || grid->dst_outer % grid->piece_bytes != 0 ||
+        grid->num_inner * grid->piece_bytes < 2 * LINE_BYTES) {
+        copy_grids_cached(dst, src, grid, places, num_places);
+        return;
+    }
+    for (int64_t i = 0; i < num_places; i++) {
+        char *to = dst + places[i].dst_offset;
+        const bool aligned = (uintptr_t)to % (uintptr_t)grid->piece_bytes == 0;
+        copy_grid_of_size(to, src + places[i].src_offset, grid, aligned);
+    }
+    vec_fence();
+}
+
+#endif
