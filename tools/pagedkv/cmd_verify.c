@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pagedkv verify: the published matrix of scatter_pa_kv_cache, each case against a reference that
+ * is written independently, bit for bit, over every byte of the caches. This file reads the command
+ * line and prints; verify_run.c runs a case.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "bench_clock.h"
+#include "bench_memory.h"
+#include "verify_run.h"
+
+#define COMMAND "verify"
+
+/* Left to the system and everybody else when memory is short. */
+#define RESERVED_BYTES (INT64_C(256) << 20)
+
+static const char *const verdict_json[] = {"pass", "fail", "error"};
+
+struct verify {
+    int list;
+    int tolerance;
+    int json;
+    int64_t seed;       /* -1: each case has its own */
+    int64_t num_blocks; /* 0: as published */
+    struct cli_context_choice choice;
+    struct cli_context context;
+    struct verify_case *cases; /* those that were asked for */
+    int32_t num_cases;
+    int32_t num_verdicts[3];
+    int64_t num_tokens; /* of the cases that passed */
+    int64_t bytes_checked;
+};
+
+static void print_shape(const struct verify_case *one) {
+    printf("%-24s %6" PRId64 " tokens %5" PRId64 " x %-4" PRId64 "%3" PRId64 " x %-4" PRId64
+           "%-12s",
+           one->name, one->num_tokens, one->num_blocks, one->block_size, one->num_heads,
+           one->head_size, verify_pattern_name(one->pattern));
+}
+
+static int list_cases(void) {
+    printf("%-24s %13s %5s x %-4s%3s x %-4s%s\n", "case", "", "blocks", "size", "heads", "size",
+           "slots");
+    for (int32_t i = 0; i < verify_num_cases; i++) {
+        print_shape(&verify_cases[i]);
+        printf("%s\n", verify_cases[i].note);
+    }
+    return CLI_OK;
+}
+
+/* Copies the cases of these names, or all, in the table's order. */
+static int select_cases(struct verify *verify, int num_names, char **names) {
+    verify->cases = calloc((size_t)verify_num_cases, sizeof(verify->cases[0]));
+    int *selected = calloc((size_t)verify_num_cases, sizeof(selected[0]));
+    int status =
+        verify->cases && selected ? CLI_CONTINUE : cli_error(COMMAND, "out of memory; free some");
+    for (int i = 0; i < num_names && status == CLI_CONTINUE; i++) {
+        const int32_t found = verify_case_find(names[i]);
+        if (found < 0)
+            status =
+                cli_error(COMMAND, "there is no case '%s'; see 'pagedkv verify --list'", names[i]);
+        else
+            selected[found] = 1;
+    }
+    for (int32_t i = 0; i < verify_num_cases && status == CLI_CONTINUE; i++) {
+        if (num_names > 0 && !selected[i])
+            continue;
+        struct verify_case *one = &verify->cases[verify->num_cases++];
+        *one = verify_cases[i];
+        if (verify->seed >= 0)
+            one->seed = (uint64_t)verify->seed;
+        if (verify->num_blocks > 0 && verify->num_blocks < one->num_blocks)
+            one->num_blocks = verify->num_blocks;
+    }
+    free(selected);
+    return status;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* What the cases need, after they were cut to max_cache_bytes for each of key and value. */
+static struct verify_sizes cut_cases(struct verify *verify, int64_t max_cache_bytes) {
+    struct verify_sizes sizes = {0};
+    for (int32_t i = 0; i < verify->num_cases; i++) {
+        struct verify_case *one = &verify->cases[i];
+        const int64_t row_bytes = verify_row_bytes(one);
+        const int64_t max_blocks = larger(max_cache_bytes / (one->block_size * row_bytes), 1);
+        if (one->num_blocks > max_blocks) {
+            fprintf(stderr,
+                    "pagedkv verify: %s: memory for %" PRId64 " of %" PRId64
+                    " blocks only; free some for the published size\n",
+                    one->name, max_blocks, one->num_blocks);
+            one->num_blocks = max_blocks;
+        }
+        const int64_t num_slots = one->num_blocks * one->block_size;
+        sizes.max_slots = larger(sizes.max_slots, num_slots);
+        sizes.source_bytes = larger(sizes.source_bytes, one->num_tokens * row_bytes);
+        sizes.cache_bytes = larger(sizes.cache_bytes, num_slots * row_bytes);
+    }
+    /* The contiguous copy that a case is compared with lands in the caches too. */
+    sizes.cache_bytes = larger(sizes.cache_bytes, sizes.source_bytes);
+    return sizes;
+}
+
+static struct verify_sizes fit_memory(struct verify *verify) {
+    const struct verify_sizes sizes = cut_cases(verify, INT64_MAX);
+    const int64_t available = bench_memory_available();
+    const int64_t wanted = VERIFY_NUM_PARTS * (sizes.cache_bytes + sizes.source_bytes);
+    if (available < 0 || wanted <= available - RESERVED_BYTES)
+        return sizes;
+    return cut_cases(verify, (available - RESERVED_BYTES) / VERIFY_NUM_PARTS - sizes.source_bytes);
+}
+
+static void print_result(const struct verify_case *one, const struct verify_result *result) {
+    printf("%-17s ", result->verdict == VERIFY_PASS   ? "[PRECISION_PASS]"
+                     : result->verdict == VERIFY_FAIL ? "[PRECISION_FAIL]"
+                                                      : "[PRECISION_ERROR]");
+    print_shape(one);
+    if (result->verdict != VERIFY_PASS)
+        printf("%s\n", result->message);
+    else
+        printf("%9.1f us %6.1f GB/s %4.0f %% of a copy\n", result->ns.median / 1e3,
+               (double)result->bytes / result->ns.median, 100 * result->ceiling.median);
+}
+
+static void print_json(const struct verify *verify, const struct verify_case *one,
+                       const struct verify_result *result) {
+    const int passed = result->verdict == VERIFY_PASS;
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "op",
+        "scatter_pa_kv_cache", "case", one->name, "result", verdict_json[result->verdict], "mode",
+        pkv_run_mode_name(verify->context.run_mode), "level",
+        pkv_cpu_level_name(pkv_context_cpu_level(verify->context.context)), "threads",
+        (int)verify->context.num_threads, "pages", bench_pages_name(BENCH_PAGES_HUGE), "num_tokens",
+        (json_int_t)one->num_tokens, "num_blocks", (json_int_t)one->num_blocks, "block_size",
+        (json_int_t)one->block_size, "num_heads", (json_int_t)one->num_heads, "head_size",
+        (json_int_t)one->head_size, "slots", verify_pattern_name(one->pattern), "slot_dtype",
+        pkv_dtype_name(one->slot_dtype), "seed", (json_int_t)one->seed, "bytes",
+        (json_int_t)result->bytes);
+    (void)json_object_set_new(object, "median_ns",
+                              passed ? json_real(result->ns.median) : json_null());
+    (void)json_object_set_new(object, "gb_per_s",
+                              passed ? json_real((double)result->bytes / result->ns.median)
+                                     : json_null());
+    (void)json_object_set_new(object, "ceiling_percent",
+                              passed ? json_real(100 * result->ceiling.median) : json_null());
+    (void)json_object_set_new(object, "message",
+                              passed ? json_null() : json_string(result->message));
+    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(object);
+}
+
+static void print_summary(const struct verify *verify, double seconds) {
+    const struct cli_context *context = &verify->context;
+    const int32_t passed = verify->num_verdicts[VERIFY_PASS];
+    printf("\n%d of %d cases %s", (int)passed, (int)verify->num_cases,
+           verify->tolerance ? "within the tolerance" : "exact to the bit");
+    if (passed < verify->num_cases)
+        printf(", %d wrong, %d could not run", (int)verify->num_verdicts[VERIFY_FAIL],
+               (int)verify->num_verdicts[VERIFY_ERROR]);
+    printf(": %" PRId64 " tokens scattered, %.1f GB of cache checked byte by byte, %.1f s\n",
+           verify->num_tokens, (double)verify->bytes_checked / 1e9, seconds);
+    printf("(%s, %s, %d thread%s, huge pages)\n", pkv_run_mode_name(context->run_mode),
+           pkv_cpu_level_name(pkv_context_cpu_level(context->context)), (int)context->num_threads,
+           context->num_threads == 1 ? "" : "s");
+}
+
+static int run_cases(struct verify *verify, struct verify_memory *memory) {
+    for (int32_t i = 0; i < verify->num_cases; i++) {
+        const struct verify_case *one = &verify->cases[i];
+        const struct verify_result result = verify_run(memory, one, verify->context.context,
+                                                       &verify->context.hook, verify->tolerance);
+        verify->num_verdicts[result.verdict]++;
+        if (result.verdict != VERIFY_ERROR)
+            verify->bytes_checked += VERIFY_NUM_PARTS * memory->cache[VERIFY_KEY].bytes;
+        if (result.verdict == VERIFY_PASS)
+            verify->num_tokens += one->num_tokens;
+        if (verify->json)
+            print_json(verify, one, &result);
+        else
+            print_result(one, &result);
+        (void)fflush(stdout);
+    }
+    return verify->num_verdicts[VERIFY_PASS] == verify->num_cases ? CLI_OK : CLI_CHECK_FAILED;
+}
+
+static int verify_all(struct verify *verify) {
+    const int64_t begin = bench_now_ns();
+    const struct verify_sizes sizes = fit_memory(verify);
+    struct verify_memory memory;
+    if (verify_memory_create(&memory, &sizes, &verify->context.hook) != 0) {
+        (void)cli_error(COMMAND,
+                        "the system gave no memory for 2 x %" PRId64 " MiB; free some, or "
+                        "give a smaller --num_blocks",
+                        (sizes.cache_bytes + sizes.source_bytes) >> 20);
+        return CLI_USAGE;
+    }
+    const int status = run_cases(verify, &memory);
+    if (!verify->json)
+        print_summary(verify, (double)(bench_now_ns() - begin) / 1e9);
+    verify_memory_destroy(&memory);
+    return status;
+}
+
+int cmd_verify(int argc, char **argv) {
+    struct verify verify = {.seed = -1};
+    const struct cli_option options[] = {
+        {"list", CLI_FLAG, &verify.list, 0, 0, NULL, NULL, "print the cases and their sizes"},
+        {"run_mode", CLI_TEXT, &verify.choice.run_mode, 0, 0, NULL, "native|sim",
+         "fast kernels, or the definition tile by tile (native)"},
+        {"seed", CLI_INT, &verify.seed, 0, INT64_MAX, NULL, "N",
+         "draw slots, keys and values from this seed (each case has its own)"},
+        {"threads", CLI_INT, &verify.choice.threads, 0, CLI_MAX_THREADS, NULL, "N",
+         "threads that share the work; 0: one for each processor (0)"},
+        {"cpu", CLI_TEXT, &verify.choice.cpu, 0, 0, NULL, "LEVEL",
+         "use the kernels of a lower CPU level (environment: PAGEDKV_CPU)"},
+        {"num_blocks", CLI_INT, &verify.num_blocks, 1, INT32_MAX, NULL, "N",
+         "at most N blocks in a cache (as published)"},
+        {"tolerance", CLI_FLAG, &verify.tolerance, 0, 0, NULL, NULL,
+         "compare as the published test does, within 1e-4 + 2^-7 * |expected| (bit for bit)"},
+        {"json", CLI_FLAG, &verify.json, 0, 0, NULL, NULL, "print one JSON object for each case"},
+        {0}};
+    const struct cli_syntax syntax = {
+        COMMAND,
+        "verify [CASE ...] [--list] [--run_mode native|sim] [--seed N] [--threads N]\n"
+        "                      [--num_blocks N] [--tolerance] [--json]",
+        "Runs the published cases of scatter_pa_kv_cache and checks every byte of the caches\n"
+        "against an independently written reference.",
+        options,
+        NULL,
+        NULL};
+    int first = 0;
+    int status = cli_parse(&syntax, argc, argv, &first);
+    if (status == CLI_CONTINUE && verify.list)
+        return list_cases();
+    if (status == CLI_CONTINUE)
+        status = select_cases(&verify, argc - first, argv + first);
+    if (status == CLI_CONTINUE)
+        status = cli_context_create(&verify.context, COMMAND, &verify.choice);
+    if (status == CLI_CONTINUE)
+        status = verify_all(&verify);
+    cli_context_destroy(&verify.context);
+    free(verify.cases);
+    return status;
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The operators of pagedkv run, as a table, and the calls of the library behind them. Checks of
+ * tensors are the library's; here is only what a file and attributes leave open.
+ */
+#include "run.h"
+
+#include <string.h>
+
+/* The empty argument is published, too: it means None. */
+const char *const run_scatter_modes[] = {"None", "Nct", "Alibi", "Rope", "Omni", "", NULL};
+/* In the order of enum pkv_duplicates. */
+const char *const run_duplicates[] = {"last_wins", "reject", "assume_unique", NULL};
+
+static int fail(const struct run_call *call, const struct pkv_error *error) {
+    return cli_library_error(call->command, call->file, error);
+}
+
+static int read_layouts(const struct run_call *call, int32_t *key_layout, int32_t *value_layout) {
+    const struct run_attributes *attributes = &call->attributes;
+    int32_t layouts[2];
+    const int status =
+        cli_choose_layouts(call->command, attributes->cache_mode, attributes->key_layout,
+                           attributes->value_layout, layouts);
+    *key_layout = layouts[0];
+    *value_layout = layouts[1];
+    return status;
+}
+
+static int run_scatter_update(struct run_call *call) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    const struct pkv_scatter_update_options options = {
+        .struct_size = sizeof(options), .duplicates = (int32_t)call->attributes.duplicates};
+    struct pkv_tensor *input = run_tensor(call, "input");
+    if (pkv_scatter_update(call->cli.context, input, (int32_t)call->attributes.dim,
+                           run_tensor(call, "index"), run_tensor(call, "src"), &options,
+                           &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+    run_output(call, "input", input);
+    return CLI_OK;
+}
+
+/* Reads "K,V": two integers of at least min. */
+static int read_pair(const struct run_call *call, const char *name, const char *text, int64_t min,
+                     int64_t *key, int64_t *value) {
+    char first[24];
+    const char *comma = text ? strchr(text, ',') : NULL;
+    if (text == NULL)
+        return CLI_CONTINUE;
+    if (comma && (size_t)(comma - text) < sizeof(first)) {
+        memcpy(first, text, (size_t)(comma - text));
+        first[comma - text] = '\0';
+        if (cli_parse_int(first, min, INT64_MAX, key) == 0 &&
+            cli_parse_int(comma + 1, min, INT64_MAX, value) == 0)
+            return CLI_CONTINUE;
+    }
+    return cli_error(call->command, "--%s is '%s'; use two integers K,V of at least %lld", name,
+                     text, (long long)min);
+}
+
+static int read_scatter_mode(struct run_call *call,
+                             struct pkv_scatter_pa_kv_cache_options *options) {
+    static const char *const compressed[] = {"compress_lens", "seq_lens", "compress_seq_offset"};
+    const char *mode = run_scatter_modes[call->attributes.scatter_mode];
+    const bool is_nct = strcmp(mode, "Nct") == 0;
+    if (!is_nct && mode[0] != '\0' && strcmp(mode, "None") != 0)
+        return cli_error(call->command,
+                         "--scatter_mode %s: this version has no compressed modes; use None or Nct",
+                         mode);
+    for (size_t i = 0; i < sizeof(compressed) / sizeof(compressed[0]); i++) {
+        if (run_tensor(call, compressed[i]))
+            return cli_error(call->command,
+                             "%s: tensor '%s' belongs to the compressed modes, which this version "
+                             "does not have; leave it out",
+                             call->file, compressed[i]);
+    }
+    if (!is_nct && (call->attributes.strides || call->attributes.offsets))
+        return cli_error(call->command, "--strides and --offsets belong to --scatter_mode Nct; "
+                                        "leave them out or give that mode");
+    options->scatter_mode = is_nct ? PKV_SCATTER_MODE_NCT : PKV_SCATTER_MODE_NONE;
+    int status = read_pair(call, "strides", call->attributes.strides, 1, &options->key_stride,
+                           &options->value_stride);
+    if (status == CLI_CONTINUE)
+        status = read_pair(call, "offsets", call->attributes.offsets, 0, &options->key_offset,
+                           &options->value_offset);
+    return status;
+}
+
+static int run_scatter_pa_kv_cache(struct run_call *call) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    struct pkv_scatter_pa_kv_cache_options options = {
+        .struct_size = sizeof(options), .duplicates = (int32_t)call->attributes.duplicates};
+    int status = read_layouts(call, &options.key_layout, &options.value_layout);
+    if (status == CLI_CONTINUE)
+        status = read_scatter_mode(call, &options);
+    if (status != CLI_CONTINUE)
+        return status;
+    struct pkv_tensor *key_cache = run_tensor(call, "key_cache");
+    struct pkv_tensor *value_cache = run_tensor(call, "value_cache");
+    if (pkv_scatter_pa_kv_cache(call->cli.context, run_tensor(call, "key"), key_cache,
+                                run_tensor(call, "slot_mapping"), run_tensor(call, "value"),
+                                value_cache, &options, &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+    run_output(call, "key_cache", key_cache);
+    if (value_cache)
+        run_output(call, "value_cache", value_cache);
+    return CLI_OK;
+}
+
+/* Describes the tensors key_cache and value_cache of the call. */
+static int describe_cache(struct run_call *call, struct pkv_cache *cache) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    struct pkv_cache_options options = {.struct_size = sizeof(options),
+                                        .num_kv_heads = call->attributes.num_kv_heads};
+    const int status = read_layouts(call, &options.key_layout, &options.value_layout);
+    if (status != CLI_CONTINUE)
+        return status;
+    if (pkv_cache_init(cache, run_tensor(call, "key_cache"), run_tensor(call, "value_cache"),
+                       &options, &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+    return CLI_CONTINUE;
+}
+
+static int64_t read_index(const struct pkv_tensor *tensor, int64_t i) {
+    return tensor->dtype == PKV_DTYPE_I64 ? ((const int64_t *)tensor->data)[i]
+                                          : ((const int32_t *)tensor->data)[i];
+}
+
+/* The tokens that a gather yields. A step has accepted seq_lens, so the sum fits. */
+static int64_t count_tokens(const struct pkv_tensor *seq_lens, bool is_cumulative) {
+    const int64_t length = seq_lens->shape[0];
+    int64_t num_tokens = 0;
+    if (is_cumulative)
+        return read_index(seq_lens, length - 1);
+    for (int64_t i = 0; i < length; i++)
+        num_tokens += read_index(seq_lens, i);
+    return num_tokens;
+}
+
+/* Allocates the output of one part: as the library fills it in *out, as the file names it as an
+ * output of the call. */
+static int add_gathered(struct run_call *call, const char *name, const struct pkv_cache_part *part,
+                        int64_t num_tokens, struct pkv_tensor *out) {
+    if (num_tokens > INT64_MAX / part->row_bytes)
+        return cli_error(call->command,
+                         "%s: %lld tokens need more than 2^63 bytes; correct seq_lens", call->file,
+                         (long long)num_tokens);
+    void *data = run_alloc(call, num_tokens * part->row_bytes);
+    if (data == NULL)
+        return CLI_USAGE;
+    const int64_t rows[] = {num_tokens, part->num_heads, part->head_size};
+    *out = pkv_tensor_make(data, part->dtype, 3, rows);
+    struct pkv_tensor named = *out;
+    if (part->layout == PKV_LAYOUT_PA_NZ && call->attributes.num_kv_heads == 0) {
+        const int64_t flat[] = {num_tokens, part->row_bytes / part->element_bytes};
+        named = pkv_tensor_make(data, part->dtype, 2, flat);
+    }
+    run_output(call, name, &named);
+    return CLI_CONTINUE;
+}
+
+static int gather(struct run_call *call, const struct pkv_cache *cache, struct pkv_step *step) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    const struct pkv_tensor *seq_lens = run_tensor(call, "seq_lens");
+    const struct pkv_tensor *seq_offset = run_tensor(call, "seq_offset");
+    struct pkv_step_indices indices = {.struct_size = sizeof(indices),
+                                       .seq_lens_cumulative =
+                                           (int32_t)call->attributes.is_seq_lens_cumsum,
+                                       .block_table = *run_tensor(call, "block_tables"),
+                                       .seq_lens = *seq_lens};
+    if (seq_offset)
+        indices.seq_offsets = *seq_offset;
+    if (pkv_step_set(call->cli.context, step, cache, &indices, &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+
+    struct pkv_tensor key, value;
+    const int64_t num_tokens = count_tokens(seq_lens, indices.seq_lens_cumulative != 0);
+    const bool has_value = cache->value.data != NULL;
+    if (add_gathered(call, "key", &cache->key, num_tokens, &key) != CLI_CONTINUE ||
+        (has_value &&
+         add_gathered(call, "value", &cache->value, num_tokens, &value) != CLI_CONTINUE))
+        return CLI_USAGE;
+
+    struct pkv_gather_plan *plan = NULL;
+    enum pkv_status status = pkv_gather_plan_create(&plan, call->cli.context, cache, &error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_gather_run(call->cli.context, plan, step, cache, &key,
+                                has_value ? &value : NULL, &error);
+    pkv_gather_plan_destroy(plan);
+    return status == PKV_STATUS_OK ? CLI_OK : fail(call, &error);
+}
+
+/* With plan and step instead of the one call, so that hostile lengths are refused before memory for
+ * their tokens is asked for. */
+static int run_gather_pa_kv_cache(struct run_call *call) {
+    struct pkv_cache cache;
+    int status = describe_cache(call, &cache);
+    if (status != CLI_CONTINUE)
+        return status;
+    const struct pkv_tensor *block_tables = run_tensor(call, "block_tables");
+    const int64_t num_seqs = block_tables->ndim > 0 ? block_tables->shape[0] : 0;
+    const struct pkv_step_options options = {.struct_size = sizeof(options),
+                                             .max_seqs = num_seqs > 0 ? num_seqs : 1};
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    struct pkv_step *step = NULL;
+    if (pkv_step_create(&step, &options, &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+    status = gather(call, &cache, step);
+    pkv_step_destroy(step);
+    return status;
+}
+
+static int run_copy_blocks(struct run_call *call) {
+    struct pkv_cache cache;
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    const int status = describe_cache(call, &cache);
+    if (status != CLI_CONTINUE)
+        return status;
+    if (pkv_copy_blocks(call->cli.context, &cache, run_tensor(call, "block_mapping"), &error) !=
+        PKV_STATUS_OK)
+        return fail(call, &error);
+    run_output(call, "key_cache", run_tensor(call, "key_cache"));
+    if (run_tensor(call, "value_cache"))
+        run_output(call, "value_cache", run_tensor(call, "value_cache"));
+    return CLI_OK;
+}
+
+/* From block tables or, when there is none, from FlashInfer's page indices. */
+static int run_slot_mapping(struct run_call *call) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    const struct pkv_tensor *positions = run_tensor(call, "positions");
+    const struct pkv_tensor *block_table = run_tensor(call, "block_table");
+    const bool has_pages = run_tensor(call, "batch_indices") || run_tensor(call, "kv_indices") ||
+                           run_tensor(call, "kv_indptr") || run_tensor(call, "kv_last_page_len");
+    const int64_t block_size = call->attributes.block_size;
+    if (block_size == 0)
+        return cli_error(call->command,
+                         "the tensors do not tell the block size; give --block_size");
+    if (has_pages && (block_table || run_tensor(call, "seq_ids")))
+        return cli_error(call->command,
+                         "%s: holds tensors of both forms; leave out block_table and seq_ids, or "
+                         "batch_indices, kv_indices, kv_indptr and kv_last_page_len",
+                         call->file);
+
+    const int64_t num_tokens = positions->ndim == 1 ? positions->shape[0] : 0;
+    if (num_tokens > INT64_MAX / (int64_t)sizeof(int64_t))
+        return cli_error(call->command, "%s: positions has too many tokens; use fewer", call->file);
+    void *data = run_alloc(call, num_tokens * (int64_t)sizeof(int64_t));
+    if (data == NULL)
+        return CLI_USAGE;
+    const struct pkv_tensor slots = pkv_tensor_make(data, PKV_DTYPE_I64, 1, &num_tokens);
+    const enum pkv_status status =
+        has_pages
+            ? pkv_slot_mapping_from_page_indices(
+                  run_tensor(call, "batch_indices"), positions, run_tensor(call, "kv_indices"),
+                  run_tensor(call, "kv_indptr"), run_tensor(call, "kv_last_page_len"), block_size,
+                  0, &slots, &error)
+            : pkv_slot_mapping_from_block_table(block_table, positions, run_tensor(call, "seq_ids"),
+                                                block_size, 0, &slots, &error);
+    if (status != PKV_STATUS_OK)
+        return fail(call, &error);
+    run_output(call, "slot_mapping", &slots);
+    return CLI_OK;
+}
+
+#define CACHE_SHAPE "by layout: see pagedkv(1)"
+#define LAYOUTS     "key_layout", "value_layout", "cache_mode"
+
+const struct run_operator run_operators[] = {
+    {"scatter_update",
+     "overwrites rows of input with rows of src, at the row numbers in index; negative ones skip",
+     "input",
+     {{"input", false, true, "[rows, d], [1, rows, d] or [num_blocks, block_size, n, d]"},
+      {"index", false, false, "[b, s] I16, I32 or I64"},
+      {"src", false, true, "[b * s, d], [1, b * s, d] or [b, s, n, d]"}},
+     {"dim", "duplicates"},
+     run_scatter_update},
+    {"scatter_pa_kv_cache",
+     "writes the rows of new tokens to their slots; a negative slot skips its token",
+     "key_cache, value_cache",
+     {{"key", false, true, "[num_tokens, num_kv_heads, head_size]; Nct: [num_tokens, row]"},
+      {"key_cache", false, true, CACHE_SHAPE},
+      {"slot_mapping", false, false, "[num_tokens] I32 or I64"},
+      {"value", true, true, "as key, with its own head_size; none: key-only"},
+      {"value_cache", true, true, CACHE_SHAPE},
+      {"compress_lens", true, false, "compressed modes, not in this version"},
+      {"seq_lens", true, false, "compressed modes, not in this version"},
+      {"compress_seq_offset", true, false, "compressed modes, not in this version"}},
+     {LAYOUTS, "scatter_mode", "strides", "offsets", "duplicates"},
+     run_scatter_pa_kv_cache},
+    {"gather_pa_kv_cache",
+     "reads the rows of sequences back, in token order",
+     "key, value: [num_tokens, num_kv_heads, head_size]; PA_NZ without --num_kv_heads: "
+     "[num_tokens, kv_dim]",
+     {{"key_cache", false, true, CACHE_SHAPE},
+      {"value_cache", true, true, CACHE_SHAPE},
+      {"block_tables", false, false, "[num_seqs, width] I32 or I64"},
+      {"seq_lens", false, false, "[num_seqs + 1] running totals, or [num_seqs] lengths"},
+      {"seq_offset", true, false, "[num_seqs], first token to read"}},
+     {LAYOUTS, "is_seq_lens_cumsum", "num_kv_heads"},
+     run_gather_pa_kv_cache},
+    {"copy_blocks",
+     "copies whole blocks inside a cache",
+     "key_cache, value_cache",
+     {{"key_cache", false, true, CACHE_SHAPE},
+      {"value_cache", true, true, CACHE_SHAPE},
+      {"block_mapping", false, false, "[num_pairs, 2] I32 or I64, (source, destination)"}},
+     {LAYOUTS},
+     run_copy_blocks},
+    {"convert_layout",
+     "rewrites a cache into another layout",
+     "cache",
+     {{"cache", false, true, CACHE_SHAPE}},
+     {"from", "to", "num_kv_heads", "block_size"},
+     run_convert_layout},
+    {"slot_mapping",
+     "slots of tokens, from block tables or from FlashInfer's page indices",
+     "slot_mapping [num_tokens] I64",
+     {{"positions", false, false, "[num_tokens]; all are I32 or I64; a negative one is padding"},
+      {"block_table", true, false, "[num_seqs, width]"},
+      {"seq_ids", true, false, "[num_tokens]; not needed for one sequence or one token each"},
+      {"batch_indices", true, false, "[num_tokens], instead of block_table and seq_ids"},
+      {"kv_indices", true, false, "[num_pages]"},
+      {"kv_indptr", true, false, "[num_seqs + 1]"},
+      {"kv_last_page_len", true, false, "[num_seqs]"}},
+     {"block_size"},
+     run_slot_mapping},
+    {NULL, NULL, NULL, {{NULL, false, false, NULL}}, {NULL}, NULL},
+};
