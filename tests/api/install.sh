@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# install.sh CMAKE BUILD_DIR CC SOURCE_DIR: installs into a temporary tree, moves it, and builds and runs
+# examples/scatter_gather.c from there, through pkg-config and through find_package, with the shared and
+# with the static library.
+set -euo pipefail
+cmake=$1 build=$2 cc=$3 source=$4
+example=$source/examples/scatter_gather.c
+[ -f "$example" ] || { echo "skipped: $example is missing"; exit 77; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+DESTDIR=$work/staged "$cmake" --install "$build" --prefix /opt/pagedkv >/dev/null
+mv "$work/staged/opt/pagedkv" "$work/moved"
+libraries=$(dirname "$(find "$work/moved" -name libpagedkv.a)")
+
+run() {
+    echo "$1"
+    LD_LIBRARY_PATH=$libraries "$2" >"$work/output" || { echo "$2 failed"; exit 1; }
+}
+
+if [ -x "$work/moved/bin/pagedkv" ]; then
+    "$work/moved/bin/pagedkv" info >/dev/null
+fi
+
+"$cmake" -S "$source/tests/api/consumer" -B "$work/consumer" -DEXAMPLE="$example" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
+"$cmake" --build "$work/consumer" >/dev/null
+run "find_package, shared" "$work/consumer/shared"
+run "find_package, static" "$work/consumer/static"
+
+if ! command -v pkg-config >/dev/null; then
+    echo "no pkg-config here: find_package only"
+    exit 0
+fi
+export PKG_CONFIG_PATH=$libraries/pkgconfig
+# shellcheck disable=SC2046 # flags are words
+"$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/shared" \
+    $(pkg-config --libs pagedkv)
+run "pkg-config, shared" "$work/shared"
+rm "$libraries"/libpagedkv.so*
+# shellcheck disable=SC2046
+"$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/static" \
+    $(pkg-config --static --libs pagedkv)
+run "pkg-config, static" "$work/static"
