@@ -57,9 +57,8 @@ typedef int64_t pkv_select_slots_fn(const void *slots, int64_t stride, int64_t f
 
 /* How a copy treats the caches. */
 enum pkv_copy_kind {
-    PKV_COPY_CACHED,         /* ordinary stores */
-    PKV_COPY_STREAM_SCATTER, /* streaming stores, destinations far apart */
-    PKV_COPY_STREAM_GATHER,  /* streaming stores, sources far apart */
+    PKV_COPY_CACHED, /* ordinary stores */
+    PKV_COPY_STREAM, /* streaming stores, and a fence at the end */
     PKV_NUM_COPY_KINDS
 };
 

@@ -43,7 +43,7 @@ static void prepare_movers(struct job *job, const struct pkv_context *context) {
             .dst_row_stride = dst->token_stride_bytes,
             .src_row_stride = src->token_stride_bytes,
             .nest = pkv_copy_nest_make(&to, &from),
-            .kind = PKV_COPY_STREAM_GATHER,
+            .kind = PKV_COPY_STREAM,
         };
     }
 }

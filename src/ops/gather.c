@@ -185,7 +185,7 @@ static enum pkv_status add_side(struct job *job, const struct pkv_context *conte
         .dst_row_stride = side->output.strides[0] * part->element_bytes,
         .src_row_stride = part->token_stride_bytes,
         .nest = pkv_copy_nest_make(&to, &from),
-        .kind = PKV_COPY_STREAM_GATHER,
+        .kind = PKV_COPY_STREAM,
     };
     job->num_sides++;
     return PKV_STATUS_OK;

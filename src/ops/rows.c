@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * From runs of rows to kernel calls. Whole rows and large pieces become spans, which the span kernels
- * overlap with each other; small pieces become grids.
+ * From runs of rows to kernel calls. Whole rows become spans, which the span kernels copy side by side;
+ * rows in pieces become grids.
  */
 #include "ops/rows.h"
 
 #include <pagedkv/cpu.h>
 
-/* Pieces of a cache line and more are worth a span each; below, its 24 bytes would outweigh the piece. */
-enum { SPAN_PIECE_BYTES = 64 };
+enum { LINE_BYTES = 64 };
 
 /* Spans collected before a kernel is called: 6 KiB of stack, enough for its batches. */
 enum { MAX_SPANS = 256 };
@@ -35,40 +34,16 @@ static inline void add_span(struct span_list *list, int64_t dst_offset, int64_t 
     list->spans[list->count++] = (struct pkv_span){dst_offset, src_offset, bytes};
 }
 
-static void add_rows(struct span_list *list, const struct pkv_row_run *run, int64_t dst,
-                     int64_t src) {
+static void add_rows(struct span_list *list, const struct pkv_row_run *run) {
     const struct pkv_row_mover *mover = list->mover;
     const int64_t bytes = mover->nest.piece_bytes;
     if (mover->dst_row_stride == bytes && mover->src_row_stride == bytes) {
-        add_span(list, run->dst_offset + dst, run->src_offset + src, run->num_rows * bytes);
+        add_span(list, run->dst_offset, run->src_offset, run->num_rows * bytes);
         return;
     }
     for (int64_t row = 0; row < run->num_rows; row++)
-        add_span(list, run->dst_offset + dst + row * mover->dst_row_stride,
-                 run->src_offset + src + row * mover->src_row_stride, bytes);
-}
-
-/* Row by row would jump between the fragments of each row; fragment by fragment, the rows of a run lie side
- * by side in most layouts. */
-static void move_pieces(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                        int64_t num_runs) {
-    struct span_list list; /* 6 KiB that need no zeroes */
-    list.mover = mover;
-    list.count = 0;
-    const struct pkv_copy_level *level = mover->nest.level;
-    for (int64_t run = 0; run < num_runs; run++) {
-        for (int64_t i = 0; i < level[0].count; i++) {
-            for (int64_t j = 0; j < level[1].count; j++) {
-                for (int64_t k = 0; k < level[2].count; k++)
-                    add_rows(&list, &runs[run],
-                             i * level[0].dst_stride + j * level[1].dst_stride +
-                                 k * level[2].dst_stride,
-                             i * level[0].src_stride + j * level[1].src_stride +
-                                 k * level[2].src_stride);
-            }
-        }
-    }
-    flush(&list);
+        add_span(list, run->dst_offset + row * mover->dst_row_stride,
+                 run->src_offset + row * mover->src_row_stride, bytes);
 }
 
 static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
@@ -77,15 +52,17 @@ static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_
     list.mover = mover;
     list.count = 0;
     for (int64_t run = 0; run < num_runs; run++)
-        add_rows(&list, &runs[run], 0, 0);
+        add_rows(&list, &runs[run]);
     flush(&list);
 }
 
-/* The grid of num_rows rows and the innermost level. Its inner loop runs where the destination is densest,
- * since stores cost more than loads. */
+/* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the destination
+ * is densest, since stores cost more than loads. Pieces of a line and more: row after row, whole on one side,
+ * a few streams that go on on the other. */
 static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_rows) {
     const struct pkv_copy_level *level = &mover->nest.level[PKV_COPY_LEVELS - 1];
-    const bool rows_inside = num_rows > 1 && mover->dst_row_stride < level->dst_stride;
+    const bool rows_inside = num_rows > 1 && mover->nest.piece_bytes < LINE_BYTES &&
+                             mover->dst_row_stride < level->dst_stride;
     const struct pkv_copy_level rows = {num_rows, mover->dst_row_stride, mover->src_row_stride};
     const struct pkv_copy_level *outer = rows_inside ? level : &rows;
     const struct pkv_copy_level *inner = rows_inside ? &rows : level;
@@ -100,7 +77,7 @@ static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_
     };
 }
 
-/* Small pieces: runs of the same length share one grid and go to the kernel together, level by level. */
+/* Runs of the same length share one grid and go to the kernel together, level by level. */
 static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                        int64_t num_runs) {
     const struct pkv_copy_level *level = mover->nest.level;
@@ -123,22 +100,16 @@ static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_r
     }
 }
 
-static bool is_grid(const struct pkv_copy_nest *nest) {
-    return nest->num_levels > 0 && nest->piece_bytes < SPAN_PIECE_BYTES;
-}
-
 void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                    int64_t num_runs) {
     if (mover->nest.num_levels == 0)
         move_whole_rows(mover, runs, num_runs);
-    else if (is_grid(&mover->nest))
-        move_grids(mover, runs, num_runs);
     else
-        move_pieces(mover, runs, num_runs);
+        move_grids(mover, runs, num_runs);
 }
 
 const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level) {
-    const bool grid = is_grid(nest);
+    const bool grid = nest->num_levels > 0;
     switch (copy_level) {
     case PKV_CPU_LEVEL_AVX2:
         return grid ? "copy_grids_avx2" : "copy_spans_avx2";

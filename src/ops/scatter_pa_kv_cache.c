@@ -84,6 +84,10 @@ static enum pkv_status describe(struct pkv_cache *cache, const struct pkv_tensor
                                 const struct pkv_tensor *value_cache,
                                 const struct pkv_scatter_pa_kv_cache_options *options,
                                 const char *function, struct pkv_error *error) {
+    const enum pkv_status known = pkv_scatter_check_key_only(
+        options->key_layout, pkv_tensor_is_absent(value_cache), function, error);
+    if (known != PKV_STATUS_OK)
+        return known;
     /* PA_NZ does not tell its heads; the source does, except in Nct. */
     const bool heads_are_needed = key_cache && key_cache->ndim == 4 &&
                                   options->key_layout == PKV_LAYOUT_PA_NZ && key->ndim == 3;
@@ -96,9 +100,7 @@ static enum pkv_status describe(struct pkv_cache *cache, const struct pkv_tensor
     struct pkv_error facts = {.struct_size = sizeof(facts)};
     const enum pkv_status status =
         pkv_cache_init(cache, key_cache, value_cache, &cache_options, &facts);
-    if (status != PKV_STATUS_OK)
-        return pkv_error_forward(error, &facts, function, NULL);
-    return pkv_scatter_check_cache(cache, function, error);
+    return status == PKV_STATUS_OK ? status : pkv_error_forward(error, &facts, function, NULL);
 }
 
 static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_cache_part *part,

@@ -13,8 +13,8 @@
  *   vec_prefetch_write(p)        fetch p's line for writing
  *   vec_fence()                  order streaming stores before what follows
  *
- * and gets copy_spans_cached, copy_spans_stream_scatter, copy_spans_stream_gather; template/copy_grids.h adds
- * copy_grids_cached and copy_grids_stream.
+ * and gets copy_spans_cached and copy_spans_stream; template/copy_grids.h adds copy_grids_cached and
+ * copy_grids_stream.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_H
 #define PKV_KERNELS_TEMPLATE_COPY_H
@@ -90,52 +90,71 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
     }
 }
 
-static void copy_spans_stream_scatter(char *dst, const char *src, const struct pkv_span *spans,
-                                      int64_t num_spans) {
-    for (int64_t first = 0; first < num_spans; first += TOUCH_BATCH) {
-        const struct pkv_span *batch = spans + first;
-        const int64_t rest = num_spans - first;
-        const int64_t count = rest < TOUCH_BATCH ? rest : TOUCH_BATCH;
-        for (int64_t i = 0; i < count; i++) {
-            /* A touch in the middle of a run would fetch a line that is about to be overwritten. */
-            const bool goes_on = first + i > 0 && batch[i].dst_offset ==
-                                                      batch[i - 1].dst_offset + batch[i - 1].bytes;
-            if (!goes_on)
-                vec_prefetch_page(dst + batch[i].dst_offset);
-        }
-        for (int64_t i = 0; i < count; i++)
-            stream_span(dst + batch[i].dst_offset, src + batch[i].src_offset, batch[i].bytes);
+/* Spans that are copied side by side: four streams keep more of memory busy than one, most of all when
+ * each begins where the hardware's prefetch has nothing to go by. */
+enum { LANES = 4, CHUNK_LINES = 4, AHEAD_BYTES = 1024 };
+
+/* Side by side, no span is later than another: only spans apart from each other may go together. */
+static inline bool are_apart(const struct pkv_span *spans) {
+    bool apart = true;
+    for (int i = 0; i < LANES; i++) {
+        for (int j = 0; j < i; j++)
+            apart &= spans[i].dst_offset + spans[i].bytes <= spans[j].dst_offset ||
+                     spans[j].dst_offset + spans[j].bytes <= spans[i].dst_offset;
     }
-    vec_fence();
+    return apart;
 }
 
-/* While one span is copied the next one is fetched: the hardware's own prefetch starts anew at every jump.
- * Behind this many bytes it has caught up. */
-enum { GATHER_AHEAD_BYTES = 32768 };
-
-static void copy_spans_stream_gather(char *dst, const char *src, const struct pkv_span *spans,
-                                     int64_t num_spans) {
-    for (int64_t i = 0; i < num_spans; i++) {
-        char *to = dst + spans[i].dst_offset;
-        const char *from = src + spans[i].src_offset;
-        int64_t bytes = spans[i].bytes;
-        if (i + 1 < num_spans) {
-            const char *next = src + spans[i + 1].src_offset;
-            int64_t ahead = spans[i + 1].bytes;
-            ahead = ahead < bytes ? ahead : bytes;
-            ahead = ahead < GATHER_AHEAD_BYTES ? ahead : GATHER_AHEAD_BYTES;
-            enum { STEP = 4 * LINE_BYTES };
-            int64_t done = 0;
-            for (; done + STEP <= ahead; done += STEP) {
-                for (int line = 0; line < STEP / LINE_BYTES; line++)
-                    vec_prefetch_read(next + done + line * LINE_BYTES);
-                stream_span(to + done, from + done, STEP);
-            }
-            to += done;
-            from += done;
-            bytes -= done;
+static void stream_lanes(char *dst, const char *src, const struct pkv_span *spans) {
+    char *to[LANES];
+    const char *from[LANES];
+    int64_t bytes[LANES], common = INT64_MAX;
+    for (int lane = 0; lane < LANES; lane++) {
+        to[lane] = dst + spans[lane].dst_offset;
+        from[lane] = src + spans[lane].src_offset;
+        const int64_t rest = (int64_t)(-(uintptr_t)to[lane] % LINE_BYTES);
+        const int64_t head = rest < spans[lane].bytes ? rest : spans[lane].bytes;
+        if (head > 0)
+            memcpy(to[lane], from[lane], (size_t)head);
+        to[lane] += head;
+        from[lane] += head;
+        bytes[lane] = spans[lane].bytes - head;
+        common = bytes[lane] < common ? bytes[lane] : common;
+    }
+    enum { CHUNK_BYTES = CHUNK_LINES * LINE_BYTES };
+    int64_t done = 0;
+    for (; done + CHUNK_BYTES <= common; done += CHUNK_BYTES) {
+        for (int lane = 0; lane < LANES; lane++) {
+            for (int line = 0; line < CHUNK_LINES && done + AHEAD_BYTES < common; line++)
+                vec_prefetch_read(from[lane] + done + AHEAD_BYTES + line * LINE_BYTES);
+            stream_lines(to[lane] + done, from[lane] + done, CHUNK_LINES);
         }
-        stream_span(to, from, bytes);
+    }
+    for (int lane = 0; lane < LANES; lane++)
+        stream_span(to[lane] + done, from[lane] + done, bytes[lane] - done);
+}
+
+static void copy_spans_stream(char *dst, const char *src, const struct pkv_span *spans,
+                              int64_t num_spans) {
+    for (int64_t first = 0; first < num_spans; first += TOUCH_BATCH) {
+        const int64_t end = num_spans - first < TOUCH_BATCH ? num_spans : first + TOUCH_BATCH;
+        for (int64_t i = first; i < end; i++) {
+            /* A touch in the middle of a run would fetch a line that is about to be overwritten. */
+            const bool goes_on =
+                i > 0 && spans[i].dst_offset == spans[i - 1].dst_offset + spans[i - 1].bytes;
+            if (!goes_on)
+                vec_prefetch_page(dst + spans[i].dst_offset);
+        }
+        int64_t i = first;
+        while (i < end) {
+            if (i + LANES <= end && are_apart(spans + i)) {
+                stream_lanes(dst, src, spans + i);
+                i += LANES;
+            } else {
+                stream_span(dst + spans[i].dst_offset, src + spans[i].src_offset, spans[i].bytes);
+                i++;
+            }
+        }
     }
     vec_fence();
 }

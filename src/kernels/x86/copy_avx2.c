@@ -8,9 +8,7 @@
 
 void pkv_kernels_init_avx2(struct pkv_kernels *kernels) {
     kernels->copy_spans[PKV_COPY_CACHED] = copy_spans_cached;
-    kernels->copy_spans[PKV_COPY_STREAM_SCATTER] = copy_spans_stream_scatter;
-    kernels->copy_spans[PKV_COPY_STREAM_GATHER] = copy_spans_stream_gather;
+    kernels->copy_spans[PKV_COPY_STREAM] = copy_spans_stream;
     kernels->copy_grids[PKV_COPY_CACHED] = copy_grids_cached;
-    kernels->copy_grids[PKV_COPY_STREAM_SCATTER] = copy_grids_stream;
-    kernels->copy_grids[PKV_COPY_STREAM_GATHER] = copy_grids_stream;
+    kernels->copy_grids[PKV_COPY_STREAM] = copy_grids_stream;
 }
