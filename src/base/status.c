@@ -167,9 +167,10 @@ enum pkv_status pkv_error_forward(struct pkv_error *to, const struct pkv_error *
 
 enum pkv_status pkv_struct_read(void *to, size_t size, const void *from, const char *function,
                                 const char *argument, struct pkv_error *error) {
-    memset(to, 0, size);
-    if (from == NULL)
+    if (from == NULL) {
+        memset(to, 0, size);
         return PKV_STATUS_OK;
+    }
     size_t from_size;
     memcpy(&from_size, from, sizeof(from_size));
     if (from_size == 0)
@@ -185,7 +186,9 @@ enum pkv_status pkv_struct_read(void *to, size_t size, const void *from, const c
             (int64_t)size,
             "has a struct_size that is no struct, or uses fields that this version "
             "does not know; its size here");
-    memcpy(to, from, from_size < size ? from_size : size);
+    const size_t known = from_size < size ? from_size : size;
+    memcpy(to, from, known);
+    memset((char *)to + known, 0, size - known);
     memcpy(to, &size, sizeof(size));
     return PKV_STATUS_OK;
 }

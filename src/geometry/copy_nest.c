@@ -58,21 +58,30 @@ static void add_level(struct pkv_copy_nest *nest, int64_t count, int64_t dst_str
     outermost[-1] = (struct pkv_copy_level){count, dst_stride, src_stride};
 }
 
-struct pkv_copy_nest pkv_copy_nest_make(const struct pkv_row_shape *dst,
-                                        const struct pkv_row_shape *src) {
+static bool is_dense(const struct pkv_row_shape *shape) {
+    return shape->fragment_bytes == shape->head_bytes &&
+           (shape->num_heads == 1 || shape->head_stride == shape->head_bytes);
+}
+
+void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
+                        const struct pkv_row_shape *src) {
+    nest->num_levels = 0;
+    if (is_dense(dst) && is_dense(src)) {
+        nest->piece_bytes = dst->num_heads * dst->head_bytes;
+        return;
+    }
     const bool dst_is_finer = dst->fragment_bytes < src->fragment_bytes;
     const int64_t small = dst_is_finer ? dst->fragment_bytes : src->fragment_bytes;
     const int64_t large = dst_is_finer ? src->fragment_bytes : dst->fragment_bytes;
-    struct pkv_copy_nest nest = {.piece_bytes = small};
-    for (int32_t i = 0; i < PKV_COPY_LEVELS; i++)
-        nest.level[i].count = 1;
-    /* Inside a large fragment the side that owns it steps by the piece itself. */
-    add_level(&nest, large / small, dst_is_finer ? dst->fragment_stride : small,
-              dst_is_finer ? small : src->fragment_stride);
     const int64_t ratio = large / small;
-    add_level(&nest, dst->head_bytes / large,
+    nest->piece_bytes = small;
+    for (int32_t i = 0; i < PKV_COPY_LEVELS; i++)
+        nest->level[i] = (struct pkv_copy_level){.count = 1};
+    /* Inside a large fragment the side that owns it steps by the piece itself. */
+    add_level(nest, ratio, dst_is_finer ? dst->fragment_stride : small,
+              dst_is_finer ? small : src->fragment_stride);
+    add_level(nest, dst->head_bytes / large,
               dst_is_finer ? ratio * dst->fragment_stride : dst->fragment_stride,
               dst_is_finer ? src->fragment_stride : ratio * src->fragment_stride);
-    add_level(&nest, dst->num_heads, dst->head_stride, src->head_stride);
-    return nest;
+    add_level(nest, dst->num_heads, dst->head_stride, src->head_stride);
 }

@@ -27,7 +27,7 @@ struct pkv_copy_level {
 #define PKV_COPY_LEVELS 3
 
 /* The innermost level is the last of the array; unused levels are the first ones. num_levels 0: the whole
- * row is one piece. */
+ * row is one piece, and the levels are not set. */
 struct pkv_copy_nest {
     int64_t piece_bytes;
     int32_t num_levels;
@@ -42,9 +42,9 @@ struct pkv_row_shape pkv_row_shape_of_tensor(const struct pkv_tensor *tensor);
 /* The same row with all its bytes adjacent. */
 struct pkv_row_shape pkv_row_shape_dense(const struct pkv_row_shape *shape);
 
-/* The two shapes have the same num_heads and head_bytes, and the larger fragment is a multiple of
- * the smaller one: true for every pair of layouts (a head, 32 bytes, 16 bytes, an element). */
-struct pkv_copy_nest pkv_copy_nest_make(const struct pkv_row_shape *dst,
-                                        const struct pkv_row_shape *src);
+/* The two shapes have the same num_heads and head_bytes, and the larger fragment is a multiple of the smaller
+ * one: true for every pair of layouts (a head, 32 bytes, 16 bytes, an element). */
+void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
+                        const struct pkv_row_shape *src);
 
 #endif

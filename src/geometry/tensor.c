@@ -73,13 +73,27 @@ static bool strides_are_absent(const struct pkv_tensor *tensor) {
     return true;
 }
 
-/* Contiguous strides. With an empty dimension the product of the others may not fit; no element has
- * an address then, and the strides only need to be some numbers. */
-static bool fill_strides(struct pkv_tensor *tensor) {
-    int64_t stride = 1;
+/* Contiguous strides, and the number of elements, which is also the span. With an empty dimension the
+ * product of the others may not fit; no element has an address then, and the strides only need to be some
+ * numbers. */
+static bool fill_strides(struct pkv_tensor *tensor, int64_t *count) {
+    *count = 1;
     for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
-        tensor->strides[i] = stride;
-        if (tensor->shape[i] > 1 && !pkv_checked_mul(stride, tensor->shape[i], &stride))
+        tensor->strides[i] = *count;
+        if (tensor->shape[i] > 1 && !pkv_checked_mul(*count, tensor->shape[i], count))
+            return false;
+    }
+    return true;
+}
+
+/* Elements, and elements from the first to behind the last, of a tensor without empty dimensions. */
+static bool measure(const struct pkv_tensor *tensor, int64_t *count, int64_t *span) {
+    *count = *span = 1;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        int64_t reach;
+        if (!pkv_checked_mul(tensor->shape[i] - 1, tensor->strides[i], &reach) ||
+            !pkv_checked_add(*span, reach, span) ||
+            !pkv_checked_mul(*count, tensor->shape[i], count))
             return false;
     }
     return true;
@@ -110,24 +124,22 @@ static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where
                                       tensor->strides[i], none, "must not have a negative stride");
         empty = empty || tensor->shape[i] == 0;
     }
-    bool fits = !strides_are_absent(tensor) || fill_strides(tensor) || empty;
-    int64_t last = 0, count = 1;
-    for (int32_t i = 0; fits && !empty && i < tensor->ndim; i++) {
-        int64_t reach;
-        fits = pkv_checked_mul(tensor->shape[i] - 1, tensor->strides[i], &reach) &&
-               pkv_checked_add(last, reach, &last) &&
-               pkv_checked_mul(count, tensor->shape[i], &count);
+    int64_t count = 0, span = 0;
+    bool fits;
+    if (strides_are_absent(tensor)) {
+        fits = fill_strides(tensor, &count) || empty;
+        span = count;
+    } else {
+        fits = empty || measure(tensor, &count, &span);
     }
-    int64_t span = 0, bytes = 0;
-    fits = fits && pkv_checked_add(last, 1, &last) && pkv_checked_mul(last, element_bytes, &span) &&
-           pkv_checked_mul(count, element_bytes, &bytes);
-    if (!fits || span > MAX_BYTES || bytes > MAX_BYTES)
+    const int64_t max_elements = MAX_BYTES / element_bytes;
+    if (!fits || (!empty && (span > max_elements || count > max_elements)))
         return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none,
                              MAX_BYTES, "has more bytes than sizes may have");
     if (tensor->data == NULL && !empty)
         return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, function, argument, none, none,
                              none, "has elements, but its data is NULL");
-    if ((uintptr_t)tensor->data % (uintptr_t)element_bytes != 0)
+    if (((uintptr_t)tensor->data & (uintptr_t)(element_bytes - 1)) != 0)
         return pkv_error_set(where.error, PKV_STATUS_MISALIGNED, function, argument, none, none,
                              element_bytes, "must be aligned to the bytes of its element");
     return PKV_STATUS_OK;

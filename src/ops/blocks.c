@@ -42,9 +42,9 @@ static void prepare_movers(struct job *job, const struct pkv_context *context) {
             .src = src->data,
             .dst_row_stride = dst->token_stride_bytes,
             .src_row_stride = src->token_stride_bytes,
-            .nest = pkv_copy_nest_make(&to, &from),
             .kind = PKV_COPY_STREAM,
         };
+        pkv_copy_nest_init(&job->movers[i].nest, &to, &from);
     }
 }
 

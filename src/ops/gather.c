@@ -184,9 +184,9 @@ static enum pkv_status add_side(struct job *job, const struct pkv_context *conte
         .src = part->data,
         .dst_row_stride = side->output.strides[0] * part->element_bytes,
         .src_row_stride = part->token_stride_bytes,
-        .nest = pkv_copy_nest_make(&to, &from),
         .kind = PKV_COPY_STREAM,
     };
+    pkv_copy_nest_init(&side->mover.nest, &to, &from);
     job->num_sides++;
     return PKV_STATUS_OK;
 }

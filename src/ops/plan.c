@@ -93,6 +93,7 @@ const char *pkv_explain_kernel(const struct pkv_cache_part *part, int32_t run_mo
         return "sim";
     const struct pkv_row_shape fragments = pkv_row_shape_of_part(part);
     const struct pkv_row_shape dense = pkv_row_shape_dense(&fragments);
-    const struct pkv_copy_nest nest = pkv_copy_nest_make(&fragments, &dense);
+    struct pkv_copy_nest nest;
+    pkv_copy_nest_init(&nest, &fragments, &dense);
     return pkv_rows_kernel_name(&nest, copy_level);
 }

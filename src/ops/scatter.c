@@ -93,14 +93,12 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
         return status;
     const struct pkv_row_shape to = pkv_row_shape_of_part(part);
     const struct pkv_row_shape from = pkv_row_shape_of_tensor(&side->source);
-    side->mover = (struct pkv_row_mover){
-        .kernels = job->kernels,
-        .dst = part->data,
-        .src = side->source.data,
-        .dst_row_stride = part->token_stride_bytes,
-        .src_row_stride = side->source.strides[0] * part->element_bytes,
-        .nest = pkv_copy_nest_make(&to, &from),
-    };
+    side->mover.kernels = job->kernels;
+    side->mover.dst = part->data;
+    side->mover.src = side->source.data;
+    side->mover.dst_row_stride = part->token_stride_bytes;
+    side->mover.src_row_stride = side->source.strides[0] * part->element_bytes;
+    pkv_copy_nest_init(&side->mover.nest, &to, &from);
     job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
     job->num_sides++;
     return PKV_STATUS_OK;
