@@ -25,7 +25,6 @@ test:
 	@scripts/install-deps.sh base
 	@scripts/build.sh release
 	@scripts/ctest.sh release
-	@scripts/count.sh release
 
 test-all:
 	@scripts/install-deps.sh all
@@ -41,4 +40,4 @@ clean:
 	rm -rf build
 
 format:
-	find include src tools examples tests bench -name '*.[ch]' -exec clang-format -i {} +
+	find $(wildcard include src tools examples tests bench) -name '*.[ch]' -exec clang-format -i {} +

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # ctest.sh PRESET [ctest options]: runs the tests of one built preset and notes, in
-# build/results/PRESET.count, how many passed, failed and were skipped.
+# build/results/PRESET.count and in its last line, how many passed, failed and were skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,4 +31,5 @@ if [ -s "$report" ]; then
 else
     echo "0 1 0" >"$result"
 fi
+scripts/count.sh "$preset" || status=1
 exit "$status"
