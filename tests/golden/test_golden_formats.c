@@ -19,14 +19,11 @@
 #include "base/formats.h"
 #include "data.h"
 
-/* The table, of exactly that many bytes; skips the test when the test data is missing. */
+/* The table, of exactly that many bytes. */
 static unsigned char *read_table(const char *file, size_t bytes) {
     size_t found = 0;
     unsigned char *table = test_data_read("golden/fp8", file, &found);
-    if (table == NULL) {
-        printf("skipped: golden/fp8/%s is not in the test data (see PAGEDKV_TEST_DATA)\n", file);
-        skip();
-    }
+    assert_non_null(table);
     if (found != bytes)
         fail_msg("%s has %zu bytes, not %zu", file, found, bytes);
     return table;
@@ -126,5 +123,6 @@ int main(void) {
         cmocka_unit_test(test_decoders),
         cmocka_unit_test(test_f32_to_f16_and_bf16),
     };
+    test_data_require("golden/fp8");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void test_data_path(char *path, size_t path_bytes, const char *folder, const char *file) {
     const char *root = getenv("PAGEDKV_TEST_DATA");
@@ -15,6 +16,16 @@ void test_data_path(char *path, size_t path_bytes, const char *folder, const cha
         root = PAGEDKV_SOURCE_DIR "/../shared";
     }
     snprintf(path, path_bytes, "%s/%s/%s", root, folder, file);
+}
+
+void test_data_require(const char *folder) {
+    char path[4096];
+
+    test_data_path(path, sizeof(path), folder, "");
+    if (access(path, R_OK) != 0) {
+        printf("skipped: there is no %s (see PAGEDKV_TEST_DATA)\n", path);
+        exit(77);
+    }
 }
 
 void *test_data_read(const char *folder, const char *file, size_t *bytes) {

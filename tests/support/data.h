@@ -28,6 +28,9 @@ struct test_manifest {
     struct test_record *records;
 };
 
+/* Ends the program with 77, which CTest takes for skipped, and says why, when the folder is not there. */
+void test_data_require(const char *folder);
+
 /* Writes the path of a file below the test data into path. */
 void test_data_path(char *path, size_t path_bytes, const char *folder, const char *file);
 
