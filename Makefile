@@ -8,7 +8,7 @@ export DESTDIR
 .PHONY: help run test test-all build install clean format
 
 help:
-	@echo 'make run       install what is missing, build, verify the operators, let a model write a text'
+	@echo 'make run       install what is missing, build, verify the operators, run a model, replay traffic'
 	@echo 'make test      install what is missing, build, run the tests (under 5 minutes)'
 	@echo 'make test-all  other compilers, sanitizers, other processors, oracles (under 35 minutes)'
 	@echo 'make build     build the library, the tool and the tests into build/release'

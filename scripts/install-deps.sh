@@ -5,7 +5,8 @@
 # cannot do without.
 set -euo pipefail
 
-base=(gcc make cmake ninja-build pkg-config libc6-dev libcmocka-dev libjansson-dev)
+base=(gcc make cmake ninja-build pkg-config libc6-dev libxxhash-dev libcmocka-dev
+      libjansson-dev)
 long=(g++ clang libclang-rt-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
       libdlpack-dev libpthreadpool-dev python3 python3-numpy)
 

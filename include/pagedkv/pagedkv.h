@@ -6,6 +6,8 @@
 #ifndef PAGEDKV_PAGEDKV_H
 #define PAGEDKV_PAGEDKV_H
 
+#include <pagedkv/audit.h>
+#include <pagedkv/batch.h>
 #include <pagedkv/blocks.h>
 #include <pagedkv/cache.h>
 #include <pagedkv/context.h>
@@ -13,7 +15,13 @@
 #include <pagedkv/executor.h>
 #include <pagedkv/explain.h>
 #include <pagedkv/gather.h>
+#include <pagedkv/nsa_compress.h>
+#include <pagedkv/pool.h>
+#include <pagedkv/pool_events.h>
+#include <pagedkv/prefix.h>
 #include <pagedkv/scatter.h>
+#include <pagedkv/scatter_rows.h>
+#include <pagedkv/seq.h>
 #include <pagedkv/sequence.h>
 #include <pagedkv/slots.h>
 #include <pagedkv/status.h>

@@ -120,12 +120,19 @@ pkv_scatter_run_part(struct pkv_context *context, const struct pkv_scatter_plan 
                      const struct pkv_tensor *key, const struct pkv_tensor *value, int64_t part,
                      int64_t num_parts, struct pkv_error *error);
 
-/* How the rows lie in the source of pkv_scatter_pa_kv_cache, as published. */
+/* How the rows lie in the source of pkv_scatter_pa_kv_cache, and which of them are written, as
+ * published. */
 enum pkv_scatter_mode {
     PKV_SCATTER_MODE_NONE = 0, /* key and value are [num_tokens, num_kv_heads, head_size] */
     /* key and value are 2-D and contiguous, of any two dimensions; the row of token t, kv_dim
      * elements with the heads of the cache, starts at element stride * t + offset of the tensor. */
-    PKV_SCATTER_MODE_NCT = 1
+    PKV_SCATTER_MODE_NCT = 1,
+    /* The compressed modes. Each head of each sequence has a region of its own in the cache, and its
+     * rows are thinned on the way there; see pkv_scatter_pa_kv_cache. With seq the length of the
+     * sequence, w = compress_lens and o = compress_seq_offset: */
+    PKV_SCATTER_MODE_ALIBI = 2, /* the last w tokens (w is what is kept) */
+    PKV_SCATTER_MODE_ROPE = 3,  /* tokens before o, the mean of the w tokens from o on, the rest */
+    PKV_SCATTER_MODE_OMNI = 4   /* tokens before o, and those from o + w on */
 };
 
 struct pkv_scatter_pa_kv_cache_options {
@@ -141,22 +148,28 @@ struct pkv_scatter_pa_kv_cache_options {
     int64_t value_stride; /* the value's own, not the key's; 0: the value's second dimension */
     int64_t key_offset;   /* from the tensor's first element */
     int64_t value_offset;
+    /* The compressed modes alone, else NULL. int32 or int64, each its own. */
+    const struct pkv_tensor *compress_lens; /* [num_seqs, num_heads] or [num_seqs * num_heads] */
+    const struct pkv_tensor *compress_seq_offset; /* likewise; NULL in ALIBI */
+    const struct pkv_tensor *seq_lens;            /* [num_seqs] */
 };
 
 /* The published operator in one call: describes the cache, checks the slots, writes.
  *
- * key, value              in, as pkv_scatter_run; NCT: 2-D contiguous, see enum pkv_scatter_mode
+ * key, value              in, as pkv_scatter_run; NCT: 2-D contiguous, see enum pkv_scatter_mode;
+ *                         compressed: see below
  * key_cache, value_cache  in/out, by layout (see cache.h); a 4-D PA_NZ key cache has the heads of
  *                         key, or, under NCT, one head of kv_dim
- * slot_mapping            [num_tokens] int32 or int64 in
+ * slot_mapping            [num_tokens] int32 or int64 in; compressed: see below
  * value, value_cache      both NULL: key-only, refused with PA_NZ
  * options                 in, nullable: NHD, mode NONE, last token wins, store policy AUTO
  * effect                  as pkv_scatter_run
  * errors                  of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK,
  *                         SHAPE, STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, key,
- *                         key_cache, slot_mapping; one of value and value_cache without the other),
- *                         DTYPE, RANK, SHAPE, STRIDE, OVERLAP, UNSUPPORTED, OVERFLOW (the caches,
- *                         as pkv_cache_init), DTYPE, RANK, SLOT_OUT_OF_RANGE, DUPLICATE_SLOT
+ *                         key_cache, slot_mapping; one of value and value_cache without the other;
+ *                         a tensor of the options that the mode lacks or does not take), DTYPE,
+ *                         RANK, SHAPE, STRIDE, OVERLAP, UNSUPPORTED, OVERFLOW (the caches, as
+ *                         pkv_cache_init), DTYPE, RANK, SLOT_OUT_OF_RANGE, DUPLICATE_SLOT
  *                         (slot_mapping, as pkv_step_set), DTYPE, RANK, SHAPE, OVERLAP, INTERNAL
  *                         (key and value, as pkv_scatter_run; NCT: RANK not 2-D, STRIDE not
  *                         contiguous, SHAPE too few elements), INVALID_ARGUMENT (an unknown enum
@@ -166,7 +179,42 @@ struct pkv_scatter_pa_kv_cache_options {
  * cost                    as pkv_scatter_run, and the passes of pkv_step_set over slot_mapping; no
  *                         allocation
  * numerics                EXACT
- * source                  Ascend ScatterPaKvCache, scenarios Norm, PA_NZ, NHSD, Nct, key-only
+ * source                  Ascend ScatterPaKvCache, scenarios Norm, PA_NZ, NHSD, Nct, key-only, and
+ *                         Alibi, Rope, Omni
+ *
+ * In the compressed modes each pair of a sequence b and a head h owns a region: the rows of
+ * slot_mapping[b, h], slot_mapping[b, h] + 1, ... in a cache of one head, over the ends of blocks.
+ *
+ * key, value              [num_tokens, num_heads, head_size] in: the sequences one after the other;
+ *                         or [num_seqs, padded_len, num_heads, head_size]: the first seq_lens[b]
+ *                         tokens of each. Any strides. Head sizes may differ, the rest may not
+ * key_cache, value_cache  [num_blocks, block_size, 1, head_size] in/out, NHD
+ * slot_mapping            [num_seqs, num_heads] or [num_seqs * num_heads] int32 or int64 in
+ * effect                  With w and o those of the region and seq the length of its sequence:
+ *                         ALIBI writes tokens seq - w ... seq - 1. ROPE writes tokens 0 ... o - 1,
+ *                         then in one row the mean of tokens o ... o + w - 1, then tokens o + w ...
+ *                         seq - 1; OMNI the same without the mean. In both, w = 0 or o = -1 means
+ *                         all tokens as they are. pkv_scatter_compressed_lens tells how many rows
+ *                         that makes. A negative slot skips its region: nothing is written, and its
+ *                         w and o are not looked at. No region may lie in another one, whatever
+ *                         options->duplicates says
+ * errors                  besides those above: DTYPE, RANK, SHAPE (the index tensors; caches with
+ *                         more than one head), INVALID_ARGUMENT (seq_lens negative, above
+ *                         padded_len, or with a sum that is not num_tokens; compress_lens negative
+ *                         or above seq; compress_seq_offset below -1 or above seq - w),
+ *                         SLOT_OUT_OF_RANGE (a region that leaves the cache), OVERLAP (two regions
+ *                         that share a slot; a region that shares bytes with an input),
+ *                         UNSUPPORTED (another layout than NHD; a region that asks for a mean of
+ *                         hifloat8), OVERFLOW (a mean of more than 2^31 - 1 integers)
+ * threads                 the executor's, at most one for each 512 KiB to be read; a window is one
+ *                         thread's
+ * cost                    every token that is written or in a window read once, every row written
+ *                         once; regions that do not ascend in memory are compared in one pass over
+ *                         the indices for each 2,048 of them; no allocation
+ * numerics                EXACT. The mean of f32, f16, bf16, f8_e4m3fn and f8_e5m2 is a float32 sum
+ *                         in the order of tokens, from 0, divided by (float)w and rounded to
+ *                         nearest even, fp8 saturating; a mean that is not a number is the positive
+ *                         quiet NaN. That of integers is an exact sum, divided toward zero
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_scatter_pa_kv_cache(struct pkv_context *context, const struct pkv_tensor *key,
@@ -174,6 +222,34 @@ pkv_scatter_pa_kv_cache(struct pkv_context *context, const struct pkv_tensor *ke
                         const struct pkv_tensor *value, const struct pkv_tensor *value_cache,
                         const struct pkv_scatter_pa_kv_cache_options *options,
                         struct pkv_error *error);
+
+/* How many rows pkv_scatter_pa_kv_cache writes to each region in a compressed mode: w in ALIBI; in
+ * OMNI seq - w and in ROPE seq - w + 1, or seq where w = 0 or o = -1.
+ *
+ * scatter_mode         PKV_SCATTER_MODE_ALIBI, _ROPE or _OMNI
+ * seq_lens             [num_seqs] int32 or int64 in
+ * compress_lens        [num_seqs, num_heads] or [num_seqs * num_heads] int32 or int64 in
+ * compress_seq_offset  likewise; NULL in ALIBI
+ * compressed_lens      likewise, out
+ * effect               compressed_lens alone; as it was when the call fails
+ * errors               of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK,
+ *                      SHAPE, STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (a tensor that the
+ *                      mode lacks or does not take), INVALID_ARGUMENT (scatter_mode; seq_lens
+ *                      negative; compress_lens negative or above seq; compress_seq_offset below -1
+ *                      or above seq - w), DTYPE (neither int32 nor int64), RANK, SHAPE (not one
+ *                      number for each head of each sequence), STRIDE (results that share bytes),
+ *                      OVERLAP (compressed_lens shares bytes with an input; one that only
+ *                      interleaves may be refused too), OVERFLOW (a length that does not fit its
+ *                      dtype)
+ * threads              any; no state
+ * cost                 three passes over the numbers; no allocation
+ * source               Ascend ScatterPaKvCache, scenarios Alibi, Rope, Omni
+ */
+PKV_MUST_USE PKV_API enum pkv_status
+pkv_scatter_compressed_lens(int32_t scatter_mode, const struct pkv_tensor *seq_lens,
+                            const struct pkv_tensor *compress_lens,
+                            const struct pkv_tensor *compress_seq_offset,
+                            const struct pkv_tensor *compressed_lens, struct pkv_error *error);
 
 struct pkv_scatter_update_options {
     size_t struct_size;

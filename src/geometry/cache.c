@@ -172,6 +172,14 @@ void pkv_cache_part_adopt_heads(struct pkv_cache_part *part, const struct pkv_ca
     part->head_stride_bytes = head_bytes / part->fragment_bytes * part->fragment_stride_bytes;
 }
 
+void pkv_cache_part_split_heads(struct pkv_cache_part *part, int64_t num_heads) {
+    part->num_heads = num_heads;
+    part->head_size /= num_heads;
+    part->fragment_bytes /= num_heads;
+    part->head_stride_bytes = part->fragment_bytes;
+    part->fragment_stride_bytes = part->fragment_bytes;
+}
+
 enum pkv_status pkv_cache_check(const struct pkv_cache *cache, const char *function,
                                 const char *argument, struct pkv_error *error) {
     if (cache->struct_size != sizeof(*cache) || cache->block_size < 1 || cache->num_blocks < 1 ||

@@ -20,6 +20,9 @@ enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pk
  * fragments allow it; leaves every other part as it is. */
 void pkv_cache_part_adopt_heads(struct pkv_cache_part *part, const struct pkv_cache_part *other);
 
+/* Divides the rows of an NHD part of one head into num_heads heads, which they must hold. */
+void pkv_cache_part_split_heads(struct pkv_cache_part *part, int64_t num_heads);
+
 /* Refuses a struct that pkv_cache_init has not filled. */
 enum pkv_status pkv_cache_check(const struct pkv_cache *cache, const char *function,
                                 const char *argument, struct pkv_error *error);

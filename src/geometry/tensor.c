@@ -152,12 +152,16 @@ enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE, "must not be NULL");
     *to = *tensor;
     const enum pkv_status status = resolve(to, where);
-    /* The stride of a single step is never used, and may be any number: make it one that fits everywhere. */
-    for (int32_t i = 0; status == PKV_STATUS_OK && i < to->ndim; i++) {
-        if (to->shape[i] == 1)
+    if (status != PKV_STATUS_OK)
+        return status;
+    /* The stride of a single step, and that of no element, is never used, and may be any number: make it one
+     * that fits everywhere. */
+    const bool empty = pkv_tensor_num_elements(to) == 0;
+    for (int32_t i = 0; i < to->ndim; i++) {
+        if (empty || to->shape[i] == 1)
             to->strides[i] = 0;
     }
-    return status;
+    return PKV_STATUS_OK;
 }
 
 enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *error) {

@@ -55,16 +55,27 @@ static int64_t *find(struct table *table, int64_t number, uint64_t hash) {
 
 enum { PASS_NOTHING = -1, PASS_FULL = -2 };
 
-/* One class: returns an entry that repeats one before it, or (with probes) a probe that is a member;
- * PASS_NOTHING if there is none, PASS_FULL if the class does not fit. */
-static int64_t pass(struct table *table, const struct pkv_vector *members,
-                    const struct pkv_vector *probes, uint64_t num_classes, uint64_t class) {
+/* What is looked for: an entry of members that repeats one before it, or (with probes) a probe that is a
+ * member. */
+struct search {
+    const struct pkv_vector *members;
+    const struct pkv_vector *probes;
+    bool (*keeps)(const void *user, int64_t i); /* nullable: all members count */
+    const void *user;
+};
+
+/* One class: returns what is found, PASS_NOTHING if there is none, PASS_FULL if the class does not fit. */
+static int64_t pass(struct table *table, const struct search *search, uint64_t num_classes,
+                    uint64_t class) {
+    const struct pkv_vector *members = search->members, *probes = search->probes;
     memset(table->number, -1, sizeof(table->number));
     table->count = 0;
     for (int64_t i = 0; i < members->count; i++) {
         const int64_t number = pkv_vector_at(members, i);
         const uint64_t hash = mix((uint64_t)number);
         if (number < 0 || ((hash >> TABLE_BITS) & (num_classes - 1)) != class)
+            continue;
+        if (search->keeps && !search->keeps(search->user, i))
             continue;
         int64_t *place = find(table, number, hash);
         if (*place == number && probes == NULL)
@@ -83,13 +94,13 @@ static int64_t pass(struct table *table, const struct pkv_vector *members,
     return PASS_NOTHING;
 }
 
-static int64_t find_in_classes(const struct pkv_vector *members, const struct pkv_vector *probes) {
+static int64_t find_in_classes(const struct search *search) {
     struct table table;
     uint64_t num_classes = 1;
-    while ((int64_t)num_classes * CLASS_SIZE < members->count)
+    while ((int64_t)num_classes * CLASS_SIZE < search->members->count)
         num_classes *= 2;
     for (uint64_t class = 0; class < num_classes;) {
-        const int64_t found = pass(&table, members, probes, num_classes, class);
+        const int64_t found = pass(&table, search, num_classes, class);
         if (found >= 0)
             return found;
         if (found == PASS_FULL) {
@@ -104,9 +115,14 @@ static int64_t find_in_classes(const struct pkv_vector *members, const struct pk
 }
 
 int64_t pkv_vector_find_repeat(const struct pkv_vector *vector) {
-    return find_in_classes(vector, NULL);
+    return find_in_classes(&(struct search){.members = vector});
+}
+
+int64_t pkv_vector_find_repeat_among(const struct pkv_vector *vector,
+                                     bool (*keeps)(const void *user, int64_t i), const void *user) {
+    return find_in_classes(&(struct search){.members = vector, .keeps = keeps, .user = user});
 }
 
 int64_t pkv_vector_find_common(const struct pkv_vector *members, const struct pkv_vector *probes) {
-    return find_in_classes(members, probes);
+    return find_in_classes(&(struct search){.members = members, .probes = probes});
 }

@@ -46,6 +46,10 @@ struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector);
  * -1. Needs no memory; reads the vector once for each 2,048 of its entries. */
 int64_t pkv_vector_find_repeat(const struct pkv_vector *vector);
 
+/* The same among those entries alone that keeps, given user and an entry's number, says yes to. */
+int64_t pkv_vector_find_repeat_among(const struct pkv_vector *vector,
+                                     bool (*keeps)(const void *user, int64_t i), const void *user);
+
 /* The number of a probe that is one of the (non-negative, distinct) members, or -1. */
 int64_t pkv_vector_find_common(const struct pkv_vector *members, const struct pkv_vector *probes);
 

@@ -5,8 +5,8 @@
  * (kernels/c/) is the definition; every other version writes the same bytes.
  *
  * Agreement class of all kernels here: EXACT. None reads or writes a byte that its arguments do not
- * name; every count may be zero; sources and destinations do not overlap; no pointer need be
- * aligned.
+ * name; every count may be zero; sources and destinations do not overlap. Pointers to bytes need no
+ * alignment; slots and sums are aligned to their type. A kernel runs on processors of its level only.
  */
 #ifndef PKV_KERNELS_KERNELS_H
 #define PKV_KERNELS_KERNELS_H
@@ -24,7 +24,7 @@ struct pkv_span {
 typedef void pkv_copy_spans_fn(char *dst, const char *src, const struct pkv_span *spans,
                                int64_t num_spans);
 
-/* num_outer * num_inner pieces of piece_bytes each: piece (i, j) goes from
+/* num_outer * num_inner pieces of piece_bytes (at least 1) each: piece (i, j) goes from
  * src + i * src_outer + j * src_inner to dst + i * dst_outer + j * dst_inner. Destinations are distinct;
  * sources may coincide. */
 struct pkv_grid {
@@ -44,6 +44,35 @@ struct pkv_place {
 typedef void pkv_copy_grids_fn(char *dst, const char *src, const struct pkv_grid *grid,
                                const struct pkv_place *places, int64_t num_places);
 
+/* A column of packed rows: row r of its source is `bytes` bytes at src + r * src_stride. */
+struct pkv_column {
+    const char *src;
+    int64_t src_stride;
+    int64_t bytes;
+};
+
+/* Where a packed row goes, and which row of the sources it is made of. */
+struct pkv_packed_place {
+    int64_t dst_offset;
+    int64_t row;
+};
+
+/* Writes packed rows: at dst + dst_offset the columns of that row, one behind the other. In the order of the
+ * places: when two destinations overlap, the later place's bytes stay. */
+typedef void pkv_copy_columns_fn(char *dst, const struct pkv_column *columns, int64_t num_columns,
+                                 const struct pkv_packed_place *places, int64_t num_places);
+
+/* num_rows rows of row_bytes bytes, in equal steps on both sides. */
+struct pkv_stream {
+    int64_t row_bytes;
+    int64_t num_rows, dst_stride, src_stride;
+};
+
+/* Copies a stream from each place, all of them abreast: row 0 of every place, then row 1 of every place, and
+ * so on. When destinations overlap, the bytes of the row that comes later in this order stay. */
+typedef void pkv_copy_streams_fn(char *dst, const char *src, const struct pkv_stream *stream,
+                                 const struct pkv_place *places, int64_t num_places);
+
 /* The smallest i with slots[i] >= bound, or num_slots. Entries are stride elements apart. */
 typedef int64_t pkv_check_slots_fn(const void *slots, int64_t stride, int64_t num_slots,
                                    int64_t bound);
@@ -54,6 +83,59 @@ typedef int64_t pkv_check_slots_fn(const void *slots, int64_t stride, int64_t nu
 typedef int64_t pkv_select_slots_fn(const void *slots, int64_t stride, int64_t first,
                                     int64_t num_slots, int64_t low, int64_t high,
                                     int64_t *out_slots, int64_t *out_tokens);
+
+/* Element types of two bytes that are numbers. */
+enum pkv_half_type { PKV_HALF_F16, PKV_HALF_BF16, PKV_NUM_HALF_TYPES };
+
+enum { PKV_NSA_MAX_ROWS = 64 };
+
+/* Rows of num_heads heads of num_channels adjacent elements, one weight for each row and head. Strides are in
+ * bytes. */
+struct pkv_nsa_window {
+    int64_t num_rows; /* a multiple of 16 */
+    int64_t num_heads;
+    int64_t num_channels;
+    int64_t row_head_stride;
+    int64_t out_head_stride;
+    const char *weights;
+    int64_t weight_row_stride;
+    int64_t weight_head_stride;
+    const char *rows[PKV_NSA_MAX_ROWS];
+};
+
+/* out[n][c] = sum over t of rows[t][n][c] * weights[t][n]: products and sums in float32; 8 consecutive products
+ * in a tree of their own, then the sums of these in another one; rounded to nearest even. Denormals are kept; what
+ * is not a number becomes the positive quiet NaN. */
+typedef void pkv_nsa_compress_fn(char *out, const struct pkv_nsa_window *window);
+
+/* Element types of a mean. */
+enum pkv_mean_type {
+    PKV_MEAN_F32,
+    PKV_MEAN_F16,
+    PKV_MEAN_BF16,
+    PKV_MEAN_F8_E5M2,
+    PKV_MEAN_F8_E4M3FN,
+    PKV_MEAN_I8,
+    PKV_MEAN_I16,
+    PKV_MEAN_I32,
+    PKV_MEAN_U8,
+    PKV_MEAN_U16,
+    PKV_MEAN_U32,
+    PKV_NUM_MEAN_TYPES,
+    /* The types before this one are added up in float, the others in int64_t. */
+    PKV_NUM_MEAN_FLOATS = PKV_MEAN_I8
+};
+
+/* A part of the sums of a mean: sums[c] += x[r][c] for r = 0 ... num_rows - 1, in this order, each addition
+ * rounded once; x[r][c] is the element at rows + r * row_stride + c * channel_stride (in bytes). sums is
+ * float or int64_t, aligned to its element, and set to zero before the first part. */
+typedef void pkv_mean_add_fn(void *sums, const char *rows, int64_t row_stride, int64_t num_rows,
+                             int64_t channel_stride, int64_t num_channels);
+
+/* The mean of num_rows rows, num_rows at least 1: num_channels adjacent elements. Float: one division by
+ * (float)num_rows, rounded to nearest even, fp8 saturating; what is not a number becomes the positive quiet
+ * NaN of its type. Integer: division truncating toward zero. */
+typedef void pkv_mean_store_fn(char *dst, const void *sums, int64_t num_rows, int64_t num_channels);
 
 /* How a copy treats the caches. */
 enum pkv_copy_kind {
@@ -68,8 +150,13 @@ enum pkv_slot_type { PKV_SLOT_I16, PKV_SLOT_I32, PKV_SLOT_I64, PKV_NUM_SLOT_TYPE
 struct pkv_kernels {
     pkv_copy_spans_fn *copy_spans[PKV_NUM_COPY_KINDS];
     pkv_copy_grids_fn *copy_grids[PKV_NUM_COPY_KINDS];
+    pkv_copy_columns_fn *copy_columns[PKV_NUM_COPY_KINDS];
+    pkv_copy_streams_fn *copy_streams[PKV_NUM_COPY_KINDS];
     pkv_check_slots_fn *check_slots[PKV_NUM_SLOT_TYPES];
     pkv_select_slots_fn *select_slots[PKV_NUM_SLOT_TYPES];
+    pkv_mean_add_fn *mean_add[PKV_NUM_MEAN_TYPES];
+    pkv_mean_store_fn *mean_store[PKV_NUM_MEAN_TYPES];
+    pkv_nsa_compress_fn *nsa_compress[PKV_NUM_HALF_TYPES];
     int32_t copy_level; /* enum pkv_cpu_level of the copies: their names in explanations */
 };
 
@@ -81,5 +168,13 @@ void pkv_kernels_init_c(struct pkv_kernels *kernels);
 void pkv_kernels_init_avx2(struct pkv_kernels *kernels);
 void pkv_kernels_init_avx512(struct pkv_kernels *kernels);
 void pkv_kernels_init_neon(struct pkv_kernels *kernels);
+void pkv_nsa_compress_init_c(struct pkv_kernels *kernels);
+void pkv_nsa_compress_init_avx2(struct pkv_kernels *kernels);
+void pkv_nsa_compress_init_avx512(struct pkv_kernels *kernels);
+void pkv_nsa_compress_init_neon(struct pkv_kernels *kernels);
+void pkv_mean_init_c(struct pkv_kernels *kernels);
+void pkv_mean_init_avx2(struct pkv_kernels *kernels);
+void pkv_mean_init_avx512(struct pkv_kernels *kernels);
+void pkv_mean_init_neon(struct pkv_kernels *kernels);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whole blocks: copies inside a cache, and conversion between layouts. Both are runs of block_size rows.
+ * Whole blocks: copies inside a cache and from one cache to another, and conversion between layouts. All are runs
+ * of block_size rows.
  */
 #include <pagedkv/blocks.h>
 
@@ -127,9 +128,10 @@ static enum pkv_status check_pairs(const struct job *job, const char *function,
         int64_t block[2];
         pair_at(job, i, &block[0], &block[1]);
         for (int64_t j = 0; j < 2; j++) {
-            if (block[j] < 0 || block[j] >= job->src.num_blocks)
+            const int64_t num_blocks = j == 0 ? job->src.num_blocks : job->dst.num_blocks;
+            if (block[j] < 0 || block[j] >= num_blocks)
                 return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, function,
-                                     "block_mapping", 2 * i + j, block[j], job->src.num_blocks,
+                                     "block_mapping", 2 * i + j, block[j], num_blocks,
                                      "must lie between 0 and the number of blocks");
         }
     }
@@ -138,6 +140,12 @@ static enum pkv_status check_pairs(const struct job *job, const char *function,
         return pkv_error_set(error, PKV_STATUS_OVERLAP, function, "block_mapping", 2 * twice + 1,
                              pkv_vector_at(&job->destinations, twice), PKV_ERROR_NONE,
                              "must not name a destination that another pair names");
+    return PKV_STATUS_OK;
+}
+
+/* In one cache the order of the pairs would matter. */
+static enum pkv_status check_no_chain(const struct job *job, const char *function,
+                                      struct pkv_error *error) {
     const int64_t common = pkv_vector_find_common(&job->destinations, &job->sources);
     if (common >= 0)
         return pkv_error_set(error, PKV_STATUS_OVERLAP, function, "block_mapping", 2 * common,
@@ -146,37 +154,45 @@ static enum pkv_status check_pairs(const struct job *job, const char *function,
     return PKV_STATUS_OK;
 }
 
-static enum pkv_status copy_blocks(struct pkv_context *context, const struct pkv_cache *cache,
-                                   const struct pkv_tensor *block_mapping, const char *function,
-                                   struct pkv_error *error) {
+/* Reads the pairs into the job, whose caches are set, and proves them. */
+static enum pkv_status take_pairs(struct job *job, const struct pkv_tensor *block_mapping,
+                                  const char *function, struct pkv_error *error) {
     struct pkv_tensor pairs;
-    enum pkv_status status = pkv_cache_check(cache, function, "cache", error);
-    if (status == PKV_STATUS_OK)
-        status = pkv_tensor_read_index(&pairs, block_mapping, 2,
-                                       (struct pkv_where){function, "block_mapping", error});
+    const enum pkv_status status = pkv_tensor_read_index(
+        &pairs, block_mapping, 2, (struct pkv_where){function, "block_mapping", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (pairs.shape[1] != 2)
         return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function, "block_mapping", 1,
                                   pairs.shape[1], 2, "must be");
-    struct job job = {.src = *cache, .dst = *cache, .num_pairs = pairs.shape[0]};
-    if (job.num_pairs == 0)
+    job->num_pairs = pairs.shape[0];
+    job->sources = pkv_vector_along(&pairs, 0);
+    job->destinations = pkv_vector_offset(&job->sources, pairs.strides[1]);
+    if (job->num_pairs == 0)
         return PKV_STATUS_OK;
-    job.sources = pkv_vector_along(&pairs, 0);
-    job.destinations = pkv_vector_offset(&job.sources, pairs.strides[1]);
-    status = check_pairs(&job, function, error);
-    if (status != PKV_STATUS_OK)
-        return status;
     const struct pkv_strided read = pkv_strided_from_tensor(&pairs);
-    for (int32_t side = 0; side < num_sides(&job); side++) {
-        const struct pkv_strided part =
-            pkv_cache_part_bytes(part_of(cache, side), cache->num_blocks, cache->block_size);
+    for (int32_t side = 0; side < num_sides(job); side++) {
+        const struct pkv_strided part = pkv_cache_part_bytes(
+            part_of(&job->dst, side), job->dst.num_blocks, job->dst.block_size);
         if (pkv_strided_may_overlap(&part, &read))
             return pkv_error_set(error, PKV_STATUS_OVERLAP, function, "block_mapping",
                                  PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                                  "must not share bytes with the cache");
     }
-    return run(&job, context, function, error);
+    return check_pairs(job, function, error);
+}
+
+static enum pkv_status copy_blocks(struct pkv_context *context, const struct pkv_cache *cache,
+                                   const struct pkv_tensor *block_mapping, const char *function,
+                                   struct pkv_error *error) {
+    enum pkv_status status = pkv_cache_check(cache, function, "cache", error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    struct job job = {.src = *cache, .dst = *cache};
+    status = take_pairs(&job, block_mapping, function, error);
+    if (status == PKV_STATUS_OK)
+        status = check_no_chain(&job, function, error);
+    return status == PKV_STATUS_OK ? run(&job, context, function, error) : status;
 }
 
 enum pkv_status pkv_copy_blocks(struct pkv_context *context, const struct pkv_cache *cache,
@@ -192,11 +208,9 @@ enum pkv_status pkv_copy_blocks(struct pkv_context *context, const struct pkv_ca
 
 static enum pkv_status check_twins(const struct pkv_cache *src, const struct pkv_cache *dst,
                                    const char *function, struct pkv_error *error) {
-    if (dst->num_blocks != src->num_blocks || dst->block_size != src->block_size)
+    if (dst->block_size != src->block_size)
         return pkv_error_set(error, PKV_STATUS_SHAPE, function, "dst", PKV_ERROR_NONE,
-                             dst->num_blocks != src->num_blocks ? dst->num_blocks : dst->block_size,
-                             dst->num_blocks != src->num_blocks ? src->num_blocks : src->block_size,
-                             "must have the number of blocks and the block_size of src");
+                             dst->block_size, src->block_size, "must have the block_size of src");
     if ((src->value.data == NULL) != (dst->value.data == NULL))
         return pkv_error_set(error, PKV_STATUS_SHAPE, function, "dst", PKV_ERROR_NONE,
                              PKV_ERROR_NONE, PKV_ERROR_NONE,
@@ -233,37 +247,72 @@ static enum pkv_status check_apart(const struct pkv_cache *src, const struct pkv
     return PKV_STATUS_OK;
 }
 
-static enum pkv_status convert(struct pkv_context *context, const struct pkv_cache *src,
-                               const struct pkv_cache *dst, const char *function,
-                               struct pkv_error *error) {
+/* What conversion and swap check of their two caches. */
+static enum pkv_status take_caches(struct job *job, const struct pkv_cache *src,
+                                   const struct pkv_cache *dst, const char *function,
+                                   struct pkv_error *error) {
     enum pkv_status status = pkv_cache_check(src, function, "src", error);
     if (status == PKV_STATUS_OK)
         status = pkv_cache_check(dst, function, "dst", error);
     if (status != PKV_STATUS_OK)
         return status;
-    struct job job = {.src = *src, .dst = *dst, .num_pairs = src->num_blocks};
+    job->src = *src;
+    job->dst = *dst;
     /* A PA_NZ part may have been described without its heads: take them from the other side. */
-    pkv_cache_part_adopt_heads(&job.src.key, &dst->key);
-    pkv_cache_part_adopt_heads(&job.src.value, &dst->value);
-    pkv_cache_part_adopt_heads(&job.dst.key, &src->key);
-    pkv_cache_part_adopt_heads(&job.dst.value, &src->value);
-    status = check_twins(&job.src, &job.dst, function, error);
+    pkv_cache_part_adopt_heads(&job->src.key, &dst->key);
+    pkv_cache_part_adopt_heads(&job->src.value, &dst->value);
+    pkv_cache_part_adopt_heads(&job->dst.key, &src->key);
+    pkv_cache_part_adopt_heads(&job->dst.value, &src->value);
+    status = check_twins(&job->src, &job->dst, function, error);
+    return status == PKV_STATUS_OK ? check_apart(src, dst, function, error) : status;
+}
+
+static enum pkv_status convert(struct pkv_context *context, const struct pkv_cache *src,
+                               const struct pkv_cache *dst, const char *function,
+                               struct pkv_error *error) {
+    struct job job = {0};
+    const enum pkv_status status = take_caches(&job, src, dst, function, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (dst->num_blocks != src->num_blocks)
+        return pkv_error_set(error, PKV_STATUS_SHAPE, function, "dst", PKV_ERROR_NONE,
+                             dst->num_blocks, src->num_blocks, "must have as many blocks as src");
+    job.num_pairs = src->num_blocks;
+    return run(&job, context, function, error);
+}
+
+static enum pkv_status swap_blocks(struct pkv_context *context, const struct pkv_cache *src,
+                                   const struct pkv_cache *dst,
+                                   const struct pkv_tensor *block_mapping, const char *function,
+                                   struct pkv_error *error) {
+    struct job job = {0};
+    enum pkv_status status = take_caches(&job, src, dst, function, error);
     if (status == PKV_STATUS_OK)
-        status = check_apart(src, dst, function, error);
+        status = take_pairs(&job, block_mapping, function, error);
     return status == PKV_STATUS_OK ? run(&job, context, function, error) : status;
+}
+
+static const char *null_cache(const struct pkv_context *context, const struct pkv_cache *src,
+                              const struct pkv_cache *dst) {
+    return context == NULL ? "context" : src == NULL ? "src" : dst == NULL ? "dst" : NULL;
 }
 
 enum pkv_status pkv_convert_layout(struct pkv_context *context, const struct pkv_cache *src,
                                    const struct pkv_cache *dst, struct pkv_error *error) {
     struct pkv_error facts = {.struct_size = sizeof(facts)};
-    enum pkv_status status;
-    if (context == NULL || src == NULL || dst == NULL)
-        status = pkv_refuse_null(__func__,
-                                 context == NULL ? "context"
-                                 : src == NULL   ? "src"
-                                                 : "dst",
-                                 &facts);
-    else
-        status = convert(context, src, dst, __func__, &facts);
+    const char *missing = null_cache(context, src, dst);
+    const enum pkv_status status = missing ? pkv_refuse_null(__func__, missing, &facts)
+                                           : convert(context, src, dst, __func__, &facts);
+    return pkv_context_finish(context, status, &facts, error);
+}
+
+enum pkv_status pkv_swap_blocks(struct pkv_context *context, const struct pkv_cache *src,
+                                const struct pkv_cache *dst, const struct pkv_tensor *block_mapping,
+                                struct pkv_error *error) {
+    struct pkv_error facts = {.struct_size = sizeof(facts)};
+    const char *missing = null_cache(context, src, dst);
+    const enum pkv_status status =
+        missing ? pkv_refuse_null(__func__, missing, &facts)
+                : swap_blocks(context, src, dst, block_mapping, __func__, &facts);
     return pkv_context_finish(context, status, &facts, error);
 }

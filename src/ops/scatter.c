@@ -79,16 +79,26 @@ static enum pkv_status check_source(const struct pkv_scatter_job *job,
     return PKV_STATUS_OK;
 }
 
+struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job) {
+    return &job->sides[job->num_sides].source;
+}
+
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
                                     struct pkv_error *error) {
+    const enum pkv_status status = pkv_tensor_read(
+        pkv_scatter_job_source(job), source, (struct pkv_where){job->function, source_name, error});
+    return status == PKV_STATUS_OK ? pkv_scatter_job_add_source(job, part, source_name, error)
+                                   : status;
+}
+
+enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
+                                           const struct pkv_cache_part *part,
+                                           const char *source_name, struct pkv_error *error) {
     struct pkv_scatter_side *side = &job->sides[job->num_sides];
     side->part = part;
     side->source_name = source_name;
-    enum pkv_status status = pkv_tensor_read(&side->source, source,
-                                             (struct pkv_where){job->function, source_name, error});
-    if (status == PKV_STATUS_OK)
-        status = check_source(job, side, error);
+    const enum pkv_status status = check_source(job, side, error);
     if (status != PKV_STATUS_OK)
         return status;
     const struct pkv_row_shape to = pkv_row_shape_of_part(part);
@@ -99,6 +109,8 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
     side->mover.dst_row_stride = part->token_stride_bytes;
     side->mover.src_row_stride = side->source.strides[0] * part->element_bytes;
     pkv_copy_nest_init(&side->mover.nest, &to, &from);
+    side->next_column = -1;
+    side->is_later_column = false;
     job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
     job->num_sides++;
     return PKV_STATUS_OK;
@@ -138,7 +150,8 @@ static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const ch
                                      struct pkv_error *error) {
     const struct pkv_vector *slots = &job->step->slots;
     const int64_t slots_first = (int64_t)(uintptr_t)slots->data;
-    struct range reads[3] = {{slots_first, slots_first + pkv_vector_span(slots)}};
+    struct range reads[1 + PKV_SCATTER_MAX_SIDES];
+    reads[0] = (struct range){slots_first, slots_first + pkv_vector_span(slots)};
     for (int32_t i = 0; i < job->num_sides; i++) {
         const struct pkv_tensor *source = &job->sides[i].source;
         const int64_t first = (int64_t)(uintptr_t)source->data;
@@ -171,20 +184,14 @@ static uint64_t job_bytes(const struct pkv_scatter_job *job) {
 
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
                                        struct pkv_error *error) {
+    const enum pkv_copy_kind kind = pkv_scatter_copy_kind(job->store_policy, job_bytes(job));
     for (int32_t i = 0; i < job->num_sides; i++)
-        job->sides[i].mover.kind = pkv_scatter_copy_kind(job->store_policy, job_bytes(job));
+        job->sides[i].mover.kind = kind;
     return check_overlap(job, slots_name, error);
 }
 
-/* Tokens and slots that both go on by one, up to a block end unless rows go on evenly there too. */
-struct slot_run {
-    int64_t slot;
-    int64_t token;
-    int64_t num_tokens;
-};
-
 static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots,
-                         const int64_t *tokens, int64_t count, struct slot_run *runs) {
+                         const int64_t *tokens, int64_t count, struct pkv_slot_run *runs) {
     int64_t num_runs = 0;
     for (int64_t i = 0; i < count; i++) {
         const bool joins = i > 0 && slots[i] == slots[i - 1] + 1 &&
@@ -193,13 +200,13 @@ static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots
         if (joins)
             runs[num_runs - 1].num_tokens++;
         else
-            runs[num_runs++] = (struct slot_run){slots[i], tokens[i], 1};
+            runs[num_runs++] = (struct pkv_slot_run){slots[i], tokens[i], 1};
     }
     return num_runs;
 }
 
 static void move_side(const struct pkv_scatter_job *job, const struct pkv_scatter_side *side,
-                      const struct slot_run *slot_runs, int64_t num_runs) {
+                      const struct pkv_slot_run *slot_runs, int64_t num_runs) {
     struct pkv_row_run runs[CHUNK_TOKENS];
     for (int64_t i = 0; i < num_runs; i++)
         runs[i] = (struct pkv_row_run){
@@ -216,7 +223,7 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
     const struct pkv_slot_part range = pkv_step_slot_part(job->step, part, num_parts);
     pkv_select_slots_fn *select = job->kernels->select_slots[pkv_step_slot_type(job->step)];
     int64_t chosen_slots[CHUNK_TOKENS], chosen_tokens[CHUNK_TOKENS];
-    struct slot_run runs[CHUNK_TOKENS];
+    struct pkv_slot_run runs[CHUNK_TOKENS];
     int64_t chosen = 0;
     for (int64_t first = range.first_token; first < range.end_token;) {
         /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a time. */
@@ -229,8 +236,13 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
         if (chosen < CHUNK_TOKENS / 2 && first < range.end_token)
             continue;
         const int64_t num_runs = join_runs(job, chosen_slots, chosen_tokens, chosen, runs);
-        for (int32_t i = 0; i < job->num_sides; i++)
-            move_side(job, &job->sides[i], runs, num_runs);
+        for (int32_t i = 0; i < job->num_sides; i++) {
+            const struct pkv_scatter_side *side = &job->sides[i];
+            if (side->next_column >= 0 && !side->is_later_column)
+                pkv_scatter_move_columns(job, side, runs, num_runs);
+            else if (!side->is_later_column)
+                move_side(job, side, runs, num_runs);
+        }
         chosen = 0;
     }
 }

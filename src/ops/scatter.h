@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The work that every form of scatter comes down to: up to two pairs of (source rows, cache part) and one
- * checked slot mapping.
+ * The work that every form of scatter comes down to: pairs of (source rows, cache part) and one checked slot
+ * mapping.
  */
 #ifndef PKV_OPS_SCATTER_H
 #define PKV_OPS_SCATTER_H
 
-#include <pagedkv/scatter.h>
+#include <pagedkv/scatter_rows.h>
 
 #include "ops/context.h"
 #include "ops/rows.h"
@@ -17,7 +17,12 @@ struct pkv_scatter_side {
     struct pkv_tensor source; /* [num_tokens, num_heads, head_size], resolved */
     const char *source_name;
     struct pkv_row_mover mover;
+    int32_t next_column;  /* the side whose rows lie right behind these in one packed row, or -1 */
+    bool is_later_column; /* another side has this one as its next */
 };
+
+/* Key and value are two sides; pkv_scatter_rows has more. */
+enum { PKV_SCATTER_MAX_SIDES = PKV_SCATTER_ROWS_MAX_PAIRS };
 
 struct pkv_scatter_job {
     const struct pkv_step *step;
@@ -28,7 +33,14 @@ struct pkv_scatter_job {
     int32_t num_sides;
     bool
         is_flat; /* rows of neighbouring slots are in equal steps across block ends, on every side */
-    struct pkv_scatter_side sides[2];
+    struct pkv_scatter_side sides[PKV_SCATTER_MAX_SIDES];
+};
+
+/* Tokens and slots that both go on by one, up to a block end unless rows go on evenly there too. */
+struct pkv_slot_run {
+    int64_t slot;
+    int64_t token;
+    int64_t num_tokens;
 };
 
 /* An empty job for a set step. */
@@ -41,10 +53,24 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
                                     const struct pkv_tensor *source, const char *source_name,
                                     struct pkv_error *error);
 
+/* The same in two steps: the caller puts a resolved source into its place, and changes its shape if need be. */
+struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job);
+enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
+                                           const struct pkv_cache_part *part,
+                                           const char *source_name, struct pkv_error *error);
+
 /* Chooses the stores, and refuses a job in which a row to be written lies in a source or in the slot
  * mapping. */
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
                                        struct pkv_error *error);
+
+/* Joins sides that are neighbouring columns of a packed row, so that each row is written at once. */
+void pkv_scatter_join_columns(struct pkv_scatter_job *job);
+
+/* Moves the rows of joined columns, of which `first` is the first. */
+void pkv_scatter_move_columns(const struct pkv_scatter_job *job,
+                              const struct pkv_scatter_side *first,
+                              const struct pkv_slot_run *slot_runs, int64_t num_runs);
 
 /* Does the work: all of it on the executor, or one part on this thread. */
 enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,

@@ -8,12 +8,14 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "ops/scatter.h"
+#include "ops/scatter_compressed.h"
 
 static enum pkv_status check_options(const struct pkv_scatter_pa_kv_cache_options *options,
                                      const char *function, struct pkv_error *error) {
     const int64_t none = PKV_ERROR_NONE;
+    const bool is_compressed = pkv_scatter_mode_is_compressed(options->scatter_mode);
     if (options->scatter_mode != PKV_SCATTER_MODE_NONE &&
-        options->scatter_mode != PKV_SCATTER_MODE_NCT)
+        options->scatter_mode != PKV_SCATTER_MODE_NCT && !is_compressed)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "options->scatter_mode",
                              none, options->scatter_mode, none,
                              "must be one of enum pkv_scatter_mode");
@@ -38,6 +40,19 @@ static enum pkv_status check_options(const struct pkv_scatter_pa_kv_cache_option
                 error, PKV_STATUS_INVALID_ARGUMENT, function, numbers[i].name, none,
                 numbers[i].value, 0,
                 "has a meaning in PKV_SCATTER_MODE_NCT only; otherwise it must be");
+    }
+    const struct {
+        const char *name;
+        const struct pkv_tensor *tensor;
+    } tensors[] = {
+        {"compress_lens", options->compress_lens},
+        {"compress_seq_offset", options->compress_seq_offset},
+        {"seq_lens", options->seq_lens},
+    };
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
+        if (!is_compressed && !pkv_tensor_is_absent(tensors[i].tensor))
+            return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, function, tensors[i].name, none,
+                                 none, none, "has a meaning in the compressed modes only");
     }
     return pkv_scatter_check_store_policy(options->store_policy, function, error);
 }
@@ -145,6 +160,9 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
         status = describe(&cache, key, key_cache, value_cache, &chosen, function, error);
     if (status != PKV_STATUS_OK)
         return status;
+    if (pkv_scatter_mode_is_compressed(chosen.scatter_mode))
+        return pkv_scatter_compressed(context, &cache, key, value, slot_mapping, &chosen, function,
+                                      error);
     const struct pkv_step_indices indices = {
         .struct_size = sizeof(indices),
         .duplicates = chosen.duplicates,

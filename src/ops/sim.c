@@ -108,6 +108,46 @@ enum pkv_status pkv_sim_scatter(const struct pkv_scatter_job *job, int64_t part,
     return status;
 }
 
+enum pkv_status pkv_sim_scatter_row(const struct pkv_cache_part *part, int64_t block_size,
+                                    int64_t slot, const struct pkv_tensor *rows, int64_t token,
+                                    const char *function, struct pkv_error *error) {
+    const struct row dst = row_of_part(part, block_size, slot);
+    const struct row src = row_of_tensor(rows, token);
+    return copy_row(&dst, &src, part, function, error);
+}
+
+enum pkv_status pkv_sim_mean_row(const struct pkv_cache_part *part, int64_t block_size,
+                                 int64_t slot, const struct pkv_tensor *rows, int64_t first_token,
+                                 int64_t num_tokens, enum pkv_mean_type type, const char *function,
+                                 struct pkv_error *error) {
+    const struct row dst = row_of_part(part, block_size, slot);
+    const struct row first = row_of_tensor(rows, first_token);
+    const int64_t bytes = part->element_bytes;
+    struct pkv_kernels definition;
+    pkv_mean_init_c(&definition);
+    enum pkv_status status = PKV_STATUS_OK;
+    for (int64_t i = 0; i < num_tokens; i++) {
+        const struct row src = row_of_tensor(rows, first_token + i);
+        for (int64_t d = 0; d < part->head_size && status == PKV_STATUS_OK; d++)
+            status = check_access(&src, element_offset(&src, 0, d), bytes, function, error);
+    }
+    for (int64_t d = 0; d < part->head_size; d++) {
+        const int64_t to = element_offset(&dst, 0, d);
+        if (status == PKV_STATUS_OK)
+            status = check_access(&dst, to, bytes, function, error);
+        if (status != PKV_STATUS_OK)
+            return status;
+        union {
+            float number;
+            int64_t integer;
+        } sum = {.integer = 0}; /* of all types: no bit is set in 0.0f either */
+        definition.mean_add[type](&sum, first.data + element_offset(&first, 0, d),
+                                  rows->strides[0] * bytes, num_tokens, bytes, 1);
+        definition.mean_store[type](dst.data + to, &sum, num_tokens, 1);
+    }
+    return PKV_STATUS_OK;
+}
+
 enum pkv_status pkv_sim_gather_row(const struct pkv_cache_part *part, int64_t block_size,
                                    int64_t slot, const struct pkv_tensor *rows, int64_t token,
                                    const char *function, struct pkv_error *error) {

@@ -15,7 +15,8 @@
 
 enum { NUM_BLOCKS = 2, BLOCK_SIZE = 4, HEAD_SIZE = 8, ROOM = 1024 };
 
-/* What the calls below work on: one tiny cache, one context, one plan of each kind. */
+/* What the calls below work on: one tiny cache, one context, one plan of each kind, and a pool with
+ * one sequence in a committed step. */
 static struct {
     float key_cache[NUM_BLOCKS * BLOCK_SIZE * HEAD_SIZE];
     float key[HEAD_SIZE];
@@ -25,6 +26,9 @@ static struct {
     struct pkv_scatter_plan *scatter_plan;
     struct pkv_gather_plan *gather_plan;
     struct pkv_step *step;
+    struct pkv_pool *pool;
+    struct pkv_batch *batch;
+    struct pkv_seq seq;
 } world;
 
 static struct pkv_tensor key_cache(void) {
@@ -32,7 +36,8 @@ static struct pkv_tensor key_cache(void) {
                            (int64_t[]){NUM_BLOCKS, BLOCK_SIZE, 1, HEAD_SIZE});
 }
 
-/* One call a struct; `in` is the struct under test. Each call succeeds with a struct of zeroes. */
+/* One call a struct; `in` is the struct under test. Each call succeeds with a struct of zeroes, but
+ * for a first field that must be given. */
 
 static enum pkv_status call_context_create(void *in, struct pkv_error *error) {
     struct pkv_context *context = NULL;
@@ -96,6 +101,33 @@ static enum pkv_status call_step_set(void *in, struct pkv_error *error) {
     return pkv_step_set(world.context, world.step, &world.cache, in, error);
 }
 
+static enum pkv_status call_pool_create(void *in, struct pkv_error *error) {
+    struct pkv_pool *pool = NULL;
+    const enum pkv_status status = pkv_pool_create(&pool, in, error);
+    pkv_pool_destroy(pool);
+    return status;
+}
+
+static enum pkv_status call_prefix_root_key(void *in, struct pkv_error *error) {
+    struct pkv_key key;
+    return pkv_prefix_root_key(1, 0, BLOCK_SIZE, in, &key, error);
+}
+
+static enum pkv_status call_seq_create(void *in, struct pkv_error *error) {
+    struct pkv_seq seq;
+    const enum pkv_status status = pkv_seq_create(world.pool, &seq, in, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    return pkv_seq_free(world.pool, seq, error);
+}
+
+static enum pkv_status call_batch_create(void *in, struct pkv_error *error) {
+    struct pkv_batch *batch = NULL;
+    const enum pkv_status status = pkv_batch_create(&batch, world.pool, in, error);
+    pkv_batch_destroy(batch);
+    return status;
+}
+
 static enum pkv_status call_cpu_info_get(void *out, struct pkv_error *error) {
     return pkv_cpu_info_get(out, error);
 }
@@ -108,31 +140,56 @@ static enum pkv_status call_gather_plan_explain(void *out, struct pkv_error *err
     return pkv_gather_plan_explain(world.gather_plan, 1, 1, out, error);
 }
 
+static enum pkv_status call_pool_metrics_get(void *out, struct pkv_error *error) {
+    return pkv_pool_metrics_get(world.pool, out, error);
+}
+
+static enum pkv_status call_seq_info_get(void *out, struct pkv_error *error) {
+    return pkv_seq_info_get(world.pool, world.seq, out, error);
+}
+
+static enum pkv_status call_batch_tensors_get(void *out, struct pkv_error *error) {
+    return pkv_batch_tensors_get(world.batch, 0, out, error);
+}
+
+static enum pkv_status call_pool_audit(void *out, struct pkv_error *error) {
+    return pkv_pool_audit(world.pool, out, error);
+}
+
 struct test {
     const char *name;
     enum pkv_status (*call)(void *subject, struct pkv_error *error);
     size_t size;
     int nullable;
+    int64_t required; /* of the first field after struct_size; 0: it has a default */
 };
 
 static const struct test inputs[] = {
-    {"pkv_context_options", call_context_create, sizeof(struct pkv_context_options), 1},
-    {"pkv_cache_options", call_cache_init, sizeof(struct pkv_cache_options), 1},
-    {"pkv_scatter_options", call_scatter_plan_create, sizeof(struct pkv_scatter_options), 1},
+    {"pkv_context_options", call_context_create, sizeof(struct pkv_context_options), 1, 0},
+    {"pkv_cache_options", call_cache_init, sizeof(struct pkv_cache_options), 1, 0},
+    {"pkv_scatter_options", call_scatter_plan_create, sizeof(struct pkv_scatter_options), 1, 0},
     {"pkv_scatter_pa_kv_cache_options", call_scatter_pa_kv_cache,
-     sizeof(struct pkv_scatter_pa_kv_cache_options), 1},
+     sizeof(struct pkv_scatter_pa_kv_cache_options), 1, 0},
     {"pkv_scatter_update_options", call_scatter_update, sizeof(struct pkv_scatter_update_options),
-     1},
+     1, 0},
     {"pkv_gather_pa_kv_cache_options", call_gather_pa_kv_cache,
-     sizeof(struct pkv_gather_pa_kv_cache_options), 1},
-    {"pkv_step_options", call_step_create, sizeof(struct pkv_step_options), 1},
-    {"pkv_step_indices", call_step_set, sizeof(struct pkv_step_indices), 0},
+     sizeof(struct pkv_gather_pa_kv_cache_options), 1, 0},
+    {"pkv_step_options", call_step_create, sizeof(struct pkv_step_options), 1, 0},
+    {"pkv_step_indices", call_step_set, sizeof(struct pkv_step_indices), 0, 0},
+    {"pkv_pool_options", call_pool_create, sizeof(struct pkv_pool_options), 0, NUM_BLOCKS},
+    {"pkv_domain", call_prefix_root_key, sizeof(struct pkv_domain), 1, 0},
+    {"pkv_seq_options", call_seq_create, sizeof(struct pkv_seq_options), 1, 0},
+    {"pkv_batch_options", call_batch_create, sizeof(struct pkv_batch_options), 1, 0},
 };
 
 static const struct test outputs[] = {
-    {"pkv_cpu_info", call_cpu_info_get, sizeof(struct pkv_cpu_info), 0},
-    {"pkv_explanation (scatter)", call_scatter_plan_explain, sizeof(struct pkv_explanation), 0},
-    {"pkv_explanation (gather)", call_gather_plan_explain, sizeof(struct pkv_explanation), 0},
+    {"pkv_cpu_info", call_cpu_info_get, sizeof(struct pkv_cpu_info), 0, 0},
+    {"pkv_explanation (scatter)", call_scatter_plan_explain, sizeof(struct pkv_explanation), 0, 0},
+    {"pkv_explanation (gather)", call_gather_plan_explain, sizeof(struct pkv_explanation), 0, 0},
+    {"pkv_pool_metrics", call_pool_metrics_get, sizeof(struct pkv_pool_metrics), 0, 0},
+    {"pkv_seq_info", call_seq_info_get, sizeof(struct pkv_seq_info), 0, 0},
+    {"pkv_batch_tensors", call_batch_tensors_get, sizeof(struct pkv_batch_tensors), 0, 0},
+    {"pkv_audit", call_pool_audit, sizeof(struct pkv_audit), 0, 0},
 };
 
 static int num_checks;
@@ -168,6 +225,7 @@ static void set_size(void *subject, size_t size) {
 static void test_input(const struct test *test) {
     _Alignas(64) unsigned char room[ROOM] = {0};
 
+    memcpy(room + sizeof(size_t), &test->required, sizeof(test->required));
     if (test->nullable)
         expect(test, NULL, PKV_STATUS_OK, "NULL must mean the defaults");
     expect(test, room, PKV_STATUS_OK, "zeroes must mean the defaults");
@@ -181,8 +239,9 @@ static void test_input(const struct test *test) {
     expect(test, room, PKV_STATUS_OK, "what lies behind the struct must not be read");
 
     /* An older program's struct ends early, and what follows it in memory is not ours to read. */
-    memset(room, 0x5a, sizeof(room));
-    set_size(room, sizeof(size_t));
+    const size_t oldest = sizeof(size_t) + (test->required ? sizeof(test->required) : 0);
+    memset(room + oldest, 0x5a, sizeof(room) - oldest);
+    set_size(room, oldest);
     expect(test, room, PKV_STATUS_OK, "an older struct must be extended with zeroes");
     set_size(room, sizeof(size_t) - 1);
     expect(test, room, PKV_STATUS_STRUCT_SIZE, "a size below struct_size's own must be refused");
@@ -273,6 +332,16 @@ static void must(enum pkv_status status, const char *what) {
     }
 }
 
+static void make_pool(void) {
+    const struct pkv_pool_options options = {.num_blocks = NUM_BLOCKS, .block_size = BLOCK_SIZE};
+    must(pkv_pool_create(&world.pool, &options, NULL), "pkv_pool_create");
+    must(pkv_batch_create(&world.batch, world.pool, NULL, NULL), "pkv_batch_create");
+    must(pkv_seq_create(world.pool, &world.seq, NULL, NULL), "pkv_seq_create");
+    must(pkv_batch_begin(world.batch, NULL), "pkv_batch_begin");
+    must(pkv_batch_append(world.batch, world.seq, (int32_t[]){7}, 1, NULL), "pkv_batch_append");
+    must(pkv_batch_commit(world.batch, NULL), "pkv_batch_commit");
+}
+
 int main(void) {
     const struct pkv_tensor tensor = key_cache();
     must(pkv_cache_init(&world.cache, &tensor, NULL, NULL, NULL), "pkv_cache_init");
@@ -282,6 +351,7 @@ int main(void) {
     must(pkv_gather_plan_create(&world.gather_plan, world.context, &world.cache, NULL),
          "pkv_gather_plan_create");
     must(pkv_step_create(&world.step, NULL, NULL), "pkv_step_create");
+    make_pool();
 
     for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++) {
         test_input(&inputs[i]);
@@ -292,6 +362,8 @@ int main(void) {
     test_error();
     test_cache();
 
+    pkv_batch_destroy(world.batch);
+    pkv_pool_destroy(world.pool);
     pkv_step_destroy(world.step);
     pkv_gather_plan_destroy(world.gather_plan);
     pkv_scatter_plan_destroy(world.scatter_plan);

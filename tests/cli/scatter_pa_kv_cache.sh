@@ -97,7 +97,7 @@ value U8 2,1,1 11..12
 value_cache U8 1,2,1,1 0*2
 END
 library_fails run scatter_pa_kv_cache in.st fails.out
-fails run scatter_pa_kv_cache in.st fails.out --scatter_mode Alibi
+library_fails run scatter_pa_kv_cache in.st fails.out --scatter_mode Alibi
 fails run scatter_pa_kv_cache in.st fails.out --scatter_mode ropes
 fails run scatter_pa_kv_cache in.st fails.out --cache_mode PA_NZ --key_layout NHD
 make_file in.st <<END
@@ -106,4 +106,4 @@ key_cache U8 1,2,1,1 0*2
 slot_mapping I32 1 1
 compress_lens I32 1 1
 END
-fails run scatter_pa_kv_cache in.st fails.out
+library_fails run scatter_pa_kv_cache in.st fails.out

@@ -228,7 +228,7 @@ static void bad_options_are_refused(void **state) {
     it.options.key_layout = 7;
     REFUSE(it, PKV_STATUS_INVALID_ARGUMENT);
     it = good;
-    it.options.scatter_mode = 2;
+    it.options.scatter_mode = 5;
     REFUSE(it, PKV_STATUS_INVALID_ARGUMENT);
     it = good;
     it.options.store_policy = 3;

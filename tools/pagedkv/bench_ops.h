@@ -15,14 +15,20 @@ int bench_scatter_small(struct bench_stage *stage, const struct bench_team *team
                         const struct bench_report *report);
 int bench_step(struct bench_stage *stage, const struct bench_team *team,
                const struct bench_report *report);
+int bench_scatter_rows(struct bench_stage *stage, const struct bench_team *team,
+                       const struct bench_report *report);
 int bench_layouts(struct bench_stage *stage, const struct bench_team *team,
                   const struct bench_report *report);
+int bench_compressed(struct bench_stage *stage, const struct bench_team *team,
+                     const struct bench_report *report);
 int bench_gather(struct bench_stage *stage, const struct bench_team *team,
                  const struct bench_report *report);
 int bench_copy_blocks(struct bench_stage *stage, const struct bench_team *team,
                       const struct bench_report *report);
 int bench_convert_layout(struct bench_stage *stage, const struct bench_team *team,
                          const struct bench_report *report);
+int bench_manager(struct bench_stage *stage, const struct bench_team *team,
+                  const struct bench_report *report);
 
 /* Prints that a call of the library failed, or with status OK that it wrote something wrong, in the
  * case of that name; returns an exit status. */

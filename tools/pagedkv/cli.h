@@ -15,7 +15,7 @@
 enum {
     CLI_CONTINUE = -1,
     CLI_OK = 0,
-    CLI_CHECK_FAILED = 1, /* a check of verify failed or could not run */
+    CLI_CHECK_FAILED = 1, /* a check of verify or replay failed or could not run */
     CLI_USAGE = 2,        /* wrong usage or bad input; one line on stderr says what */
     CLI_SKIPPED = 77
 };
@@ -26,6 +26,7 @@ int cmd_info(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 
 /* What follows an option, and what its target points to. */
 enum cli_kind {

@@ -33,9 +33,12 @@ static const struct bench_op {
     {"scatter_small", bench_scatter_small, "1 to 256 tokens, cold and warm rows, step set before"},
     {"step", bench_step, "1, 8 and 32 tokens with the check of the step, and the check alone"},
     {"layouts", bench_layouts, "NHD, HND and PA_NZ, head_size 128, and the AVX2 kernels"},
+    {"scatter_rows", bench_scatter_rows, "16 to 16384 tokens of MLA, packed and three caches"},
+    {"compressed", bench_compressed, "Alibi, Omni and Rope, 40 regions of 4000 tokens"},
     {"gather", bench_gather, "blocks of 16 and 128 tokens, 1 x 1024 and 8 x 4096 tokens"},
     {"copy_blocks", bench_copy_blocks, "64 pairs of blocks of 128 tokens"},
     {"convert_layout", bench_convert_layout, "64 MiB, NHD to HND and to PA_NZ"},
+    {"manager", bench_manager, "the block manager: blocks, prefix lookup, steps; one thread"},
 };
 
 enum { NUM_OPS = sizeof(ops) / sizeof(ops[0]) };

@@ -51,7 +51,7 @@ static void make_options(struct run_attributes *a, const struct run_operator *op
         {"cache_mode", CLI_CHOICE, &a->cache_mode, 0, 0, cli_cache_modes, NULL,
          "both layouts in the published spelling: Norm is NHD, NHSD is HND"},
         {"scatter_mode", CLI_CHOICE, &a->scatter_mode, 0, 0, run_scatter_modes, NULL,
-         "how the rows lie in key and value; this version has None and Nct (None)"},
+         "how the rows lie in key and value, and which of them are written (None)"},
         {"strides", CLI_TEXT, &a->strides, 0, 0, NULL, "K,V",
          "Nct: elements from row to row (the lengths of the rows)"},
         {"offsets", CLI_TEXT, &a->offsets, 0, 0, NULL, "K,V",
@@ -64,6 +64,16 @@ static void make_options(struct run_attributes *a, const struct run_operator *op
          "tokens of a block, where the shapes do not tell; checked otherwise"},
         {"from", CLI_CHOICE, &a->from, 0, 0, cli_layouts, NULL, "layout of the input"},
         {"to", CLI_CHOICE, &a->to, 0, 0, cli_layouts, NULL, "layout of the output"},
+        {"compress_block_size", CLI_INT, &a->compress_block_size, 1, INT64_MAX, NULL, "N",
+         "rows of a window; checked (the first dimension of weight)"},
+        {"compress_stride", CLI_INT, &a->compress_stride, 1, INT64_MAX, NULL, "N",
+         "tokens from window to window (16)"},
+        {"page_block_size", CLI_INT, &a->page_block_size, 1, INT64_MAX, NULL, "N",
+         "tokens of a block; checked (the second dimension of input)"},
+        {"value", CLI_TEXT, &a->value, 0, 0, NULL, "K[,V]",
+         "bits of an element of key and value, such as 0x7fc0 (0)"},
+        {"first", CLI_INT, &a->first, 0, INT64_MAX, NULL, "N", "the first block (0)"},
+        {"num", CLI_INT, &a->num, 0, INT64_MAX, NULL, "N", "how many blocks (all that follow)"},
         {"duplicates", CLI_CHOICE, &a->duplicates, 0, 0, run_duplicates, NULL,
          "what happens to slots that are named twice (last_wins)"},
     };
@@ -78,9 +88,11 @@ static void make_options(struct run_attributes *a, const struct run_operator *op
 }
 
 static void print_tensors(FILE *stream, const struct run_operator *op) {
-    for (int i = 0; op->tensors[i].name; i++)
-        fprintf(stream, "  %s%s\n      %s\n", op->tensors[i].name,
-                op->tensors[i].optional ? " (optional)" : "", op->tensors[i].shape);
+    for (int i = 0; op->tensors[i].name; i++) {
+        if (op->tensors[i].shape)
+            fprintf(stream, "  %s%s\n      %s\n", op->tensors[i].name,
+                    op->tensors[i].optional ? " (optional)" : "", op->tensors[i].shape);
+    }
 }
 
 static void print_operator(FILE *stream, const void *subject) {
@@ -97,6 +109,8 @@ static void print_operators(FILE *stream, const void *subject) {
         const char *separator = "";
         fprintf(stream, "\n%s: %s\n  in: ", op->name, op->summary);
         for (int i = 0; op->tensors[i].name; i++) {
+            if (op->tensors[i].shape == NULL)
+                continue;
             fprintf(stream, "%s%s%s", separator, op->tensors[i].name,
                     op->tensors[i].optional ? " (optional)" : "");
             separator = ", ";
@@ -114,9 +128,11 @@ static void print_operators(FILE *stream, const void *subject) {
 static int unknown_tensor(const struct run_call *call, const char *name) {
     char known[512] = "";
     size_t length = 0;
-    for (int i = 0; call->op->tensors[i].name && length < sizeof(known); i++)
-        length += (size_t)snprintf(known + length, sizeof(known) - length, " %s",
-                                   call->op->tensors[i].name);
+    for (int i = 0; call->op->tensors[i].name && length < sizeof(known); i++) {
+        if (call->op->tensors[i].shape)
+            length += (size_t)snprintf(known + length, sizeof(known) - length, " %s",
+                                       call->op->tensors[i].name);
+    }
     return cli_error(call->command, "%s: unknown tensor '%.80s'; known are%s", call->file, name,
                      known);
 }
@@ -215,7 +231,8 @@ static int run_operator(const struct run_operator *op, int argc, char **argv) {
                                            .key_layout = RUN_NOT_GIVEN,
                                            .value_layout = RUN_NOT_GIVEN,
                                            .from = RUN_NOT_GIVEN,
-                                           .to = RUN_NOT_GIVEN}};
+                                           .to = RUN_NOT_GIVEN,
+                                           .num = RUN_NOT_GIVEN}};
     struct cli_context_choice choice = {.threads = 1};
     int64_t data_dtype = RUN_NOT_GIVEN;
     struct cli_option options[MAX_RUN_OPTIONS];

@@ -2,7 +2,7 @@
  *
  * pagedkv verify: the published matrix of scatter_pa_kv_cache, each case against a reference that
  * is written independently, bit for bit, over every byte of the caches. This file reads the command
- * line and prints; verify_run.c runs a case.
+ * line and prints; verify_run.c runs a case, and the tables of verify_other.h bring more.
  */
 #include "cli.h"
 
@@ -15,12 +15,17 @@
 
 #include "bench_clock.h"
 #include "bench_memory.h"
+#include "verify_other.h"
 #include "verify_run.h"
 
 #define COMMAND "verify"
 
 /* Left to the system and everybody else when memory is short. */
 #define RESERVED_BYTES (INT64_C(256) << 20)
+
+static const struct verify_other *const other_tables[] = {verify_compressed_cases};
+
+enum { NUM_OTHER_TABLES = sizeof(other_tables) / sizeof(other_tables[0]), MAX_OTHERS = 64 };
 
 static const char *const verdict_json[] = {"pass", "fail", "error"};
 
@@ -34,6 +39,8 @@ struct verify {
     struct cli_context context;
     struct verify_case *cases; /* those that were asked for */
     int32_t num_cases;
+    struct verify_other others[MAX_OTHERS];
+    int32_t num_others;
     int32_t num_verdicts[3];
     int64_t num_tokens; /* of the cases that passed */
     int64_t bytes_checked;
@@ -46,6 +53,10 @@ static void print_shape(const struct verify_case *one) {
            one->head_size, verify_pattern_name(one->pattern));
 }
 
+static void print_other(const struct verify_other *one) {
+    printf("%-24s %-47s", one->name, one->shape);
+}
+
 static int list_cases(void) {
     printf("%-24s %13s %5s x %-4s%3s x %-4s%s\n", "case", "", "blocks", "size", "heads", "size",
            "slots");
@@ -53,7 +64,45 @@ static int list_cases(void) {
         print_shape(&verify_cases[i]);
         printf("%s\n", verify_cases[i].note);
     }
+    for (int table = 0; table < NUM_OTHER_TABLES; table++) {
+        for (const struct verify_other *one = other_tables[table]; one->name; one++) {
+            print_other(one);
+            printf("%s\n", one->note);
+        }
+    }
     return CLI_OK;
+}
+
+static int is_named(const char *name, int num_names, char **names) {
+    for (int i = 0; i < num_names; i++) {
+        if (strcmp(names[i], name) == 0)
+            return 1;
+    }
+    return num_names == 0;
+}
+
+/* The cases of the other tables that were asked for. */
+static void select_others(struct verify *verify, int num_names, char **names) {
+    for (int table = 0; table < NUM_OTHER_TABLES; table++) {
+        for (const struct verify_other *one = other_tables[table]; one->name; one++) {
+            if (!is_named(one->name, num_names, names) || verify->num_others == MAX_OTHERS)
+                continue;
+            struct verify_other *other = &verify->others[verify->num_others++];
+            *other = *one;
+            if (verify->seed >= 0)
+                other->seed = (uint64_t)verify->seed;
+        }
+    }
+}
+
+static int is_other(const char *name) {
+    for (int table = 0; table < NUM_OTHER_TABLES; table++) {
+        for (const struct verify_other *one = other_tables[table]; one->name; one++) {
+            if (strcmp(one->name, name) == 0)
+                return 1;
+        }
+    }
+    return 0;
 }
 
 /* Copies the cases of these names, or all, in the table's order. */
@@ -64,6 +113,8 @@ static int select_cases(struct verify *verify, int num_names, char **names) {
         verify->cases && selected ? CLI_CONTINUE : cli_error(COMMAND, "out of memory; free some");
     for (int i = 0; i < num_names && status == CLI_CONTINUE; i++) {
         const int32_t found = verify_case_find(names[i]);
+        if (found < 0 && is_other(names[i]))
+            continue;
         if (found < 0)
             status =
                 cli_error(COMMAND, "there is no case '%s'; see 'pagedkv verify --list'", names[i]);
@@ -81,6 +132,8 @@ static int select_cases(struct verify *verify, int num_names, char **names) {
             one->num_blocks = verify->num_blocks;
     }
     free(selected);
+    if (status == CLI_CONTINUE)
+        select_others(verify, num_names, names);
     return status;
 }
 
@@ -121,11 +174,13 @@ static struct verify_sizes fit_memory(struct verify *verify) {
     return cut_cases(verify, (available - RESERVED_BYTES) / VERIFY_NUM_PARTS - sizes.source_bytes);
 }
 
-static void print_result(const struct verify_case *one, const struct verify_result *result) {
+static void print_verdict(const struct verify_result *result) {
     printf("%-17s ", result->verdict == VERIFY_PASS   ? "[PRECISION_PASS]"
                      : result->verdict == VERIFY_FAIL ? "[PRECISION_FAIL]"
                                                       : "[PRECISION_ERROR]");
-    print_shape(one);
+}
+
+static void print_numbers(const struct verify_result *result) {
     if (result->verdict != VERIFY_PASS)
         printf("%s\n", result->message);
     else
@@ -133,20 +188,17 @@ static void print_result(const struct verify_case *one, const struct verify_resu
                (double)result->bytes / result->ns.median, 100 * result->ceiling.median);
 }
 
-static void print_json(const struct verify *verify, const struct verify_case *one,
-                       const struct verify_result *result) {
+/* Adds what every case has, and prints the object. */
+static void finish_json(json_t *object, const struct verify *verify,
+                        const struct verify_result *result) {
     const int passed = result->verdict == VERIFY_PASS;
-    json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "op",
-        "scatter_pa_kv_cache", "case", one->name, "result", verdict_json[result->verdict], "mode",
-        pkv_run_mode_name(verify->context.run_mode), "level",
-        pkv_cpu_level_name(pkv_context_cpu_level(verify->context.context)), "threads",
-        (int)verify->context.num_threads, "pages", bench_pages_name(BENCH_PAGES_HUGE), "num_tokens",
-        (json_int_t)one->num_tokens, "num_blocks", (json_int_t)one->num_blocks, "block_size",
-        (json_int_t)one->block_size, "num_heads", (json_int_t)one->num_heads, "head_size",
-        (json_int_t)one->head_size, "slots", verify_pattern_name(one->pattern), "slot_dtype",
-        pkv_dtype_name(one->slot_dtype), "seed", (json_int_t)one->seed, "bytes",
-        (json_int_t)result->bytes);
+    json_t *common =
+        json_pack("{s:s, s:s, s:s, s:i, s:s, s:I}", "result", verdict_json[result->verdict], "mode",
+                  pkv_run_mode_name(verify->context.run_mode), "level",
+                  pkv_cpu_level_name(pkv_context_cpu_level(verify->context.context)), "threads",
+                  (int)verify->context.num_threads, "pages", bench_pages_name(BENCH_PAGES_HUGE),
+                  "bytes", (json_int_t)result->bytes);
+    (void)json_object_update(object, common);
     (void)json_object_set_new(object, "median_ns",
                               passed ? json_real(result->ns.median) : json_null());
     (void)json_object_set_new(object, "gb_per_s",
@@ -158,15 +210,29 @@ static void print_json(const struct verify *verify, const struct verify_case *on
                               passed ? json_null() : json_string(result->message));
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
+    json_decref(common);
     json_decref(object);
+}
+
+static void print_case_json(const struct verify *verify, const struct verify_case *one,
+                            const struct verify_result *result) {
+    finish_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:I}", "op",
+                          "scatter_pa_kv_cache", "case", one->name, "num_tokens",
+                          (json_int_t)one->num_tokens, "num_blocks", (json_int_t)one->num_blocks,
+                          "block_size", (json_int_t)one->block_size, "num_heads",
+                          (json_int_t)one->num_heads, "head_size", (json_int_t)one->head_size,
+                          "slots", verify_pattern_name(one->pattern), "slot_dtype",
+                          pkv_dtype_name(one->slot_dtype), "seed", (json_int_t)one->seed),
+                verify, result);
 }
 
 static void print_summary(const struct verify *verify, double seconds) {
     const struct cli_context *context = &verify->context;
     const int32_t passed = verify->num_verdicts[VERIFY_PASS];
-    printf("\n%d of %d cases %s", (int)passed, (int)verify->num_cases,
+    const int32_t num_cases = verify->num_cases + verify->num_others;
+    printf("\n%d of %d cases %s", (int)passed, (int)num_cases,
            verify->tolerance ? "within the tolerance" : "exact to the bit");
-    if (passed < verify->num_cases)
+    if (passed < num_cases)
         printf(", %d wrong, %d could not run", (int)verify->num_verdicts[VERIFY_FAIL],
                (int)verify->num_verdicts[VERIFY_ERROR]);
     printf(": %" PRId64 " tokens scattered, %.1f GB of cache checked byte by byte, %.1f s\n",
@@ -176,7 +242,7 @@ static void print_summary(const struct verify *verify, double seconds) {
            context->num_threads == 1 ? "" : "s");
 }
 
-static int run_cases(struct verify *verify, struct verify_memory *memory) {
+static void run_cases(struct verify *verify, struct verify_memory *memory) {
     for (int32_t i = 0; i < verify->num_cases; i++) {
         const struct verify_case *one = &verify->cases[i];
         const struct verify_result result = verify_run(memory, one, verify->context.context,
@@ -186,31 +252,58 @@ static int run_cases(struct verify *verify, struct verify_memory *memory) {
             verify->bytes_checked += VERIFY_NUM_PARTS * memory->cache[VERIFY_KEY].bytes;
         if (result.verdict == VERIFY_PASS)
             verify->num_tokens += one->num_tokens;
-        if (verify->json)
-            print_json(verify, one, &result);
-        else
-            print_result(one, &result);
+        if (verify->json) {
+            print_case_json(verify, one, &result);
+        } else {
+            print_verdict(&result);
+            print_shape(one);
+            print_numbers(&result);
+        }
         (void)fflush(stdout);
     }
-    return verify->num_verdicts[VERIFY_PASS] == verify->num_cases ? CLI_OK : CLI_CHECK_FAILED;
+}
+
+static void run_others(struct verify *verify) {
+    for (int32_t i = 0; i < verify->num_others; i++) {
+        const struct verify_other *one = &verify->others[i];
+        const struct verify_result result =
+            one->run(one, verify->context.context, &verify->context.hook, &verify->num_tokens,
+                     &verify->bytes_checked);
+        verify->num_verdicts[result.verdict]++;
+        if (verify->json) {
+            finish_json(json_pack("{s:s, s:s, s:s, s:I}", "op", one->op, "case", one->name, "shape",
+                                  one->shape, "seed", (json_int_t)one->seed),
+                        verify, &result);
+        } else {
+            print_verdict(&result);
+            print_other(one);
+            print_numbers(&result);
+        }
+        (void)fflush(stdout);
+    }
 }
 
 static int verify_all(struct verify *verify) {
     const int64_t begin = bench_now_ns();
-    const struct verify_sizes sizes = fit_memory(verify);
-    struct verify_memory memory;
-    if (verify_memory_create(&memory, &sizes, &verify->context.hook) != 0) {
-        (void)cli_error(COMMAND,
-                        "the system gave no memory for 2 x %" PRId64 " MiB; free some, or "
-                        "give a smaller --num_blocks",
-                        (sizes.cache_bytes + sizes.source_bytes) >> 20);
-        return CLI_USAGE;
+    if (verify->num_cases > 0) {
+        const struct verify_sizes sizes = fit_memory(verify);
+        struct verify_memory memory;
+        if (verify_memory_create(&memory, &sizes, &verify->context.hook) != 0) {
+            (void)cli_error(COMMAND,
+                            "the system gave no memory for 2 x %" PRId64 " MiB; free some, or "
+                            "give a smaller --num_blocks",
+                            (sizes.cache_bytes + sizes.source_bytes) >> 20);
+            return CLI_USAGE;
+        }
+        run_cases(verify, &memory);
+        verify_memory_destroy(&memory);
     }
-    const int status = run_cases(verify, &memory);
+    run_others(verify);
     if (!verify->json)
         print_summary(verify, (double)(bench_now_ns() - begin) / 1e9);
-    verify_memory_destroy(&memory);
-    return status;
+    return verify->num_verdicts[VERIFY_PASS] == verify->num_cases + verify->num_others
+               ? CLI_OK
+               : CLI_CHECK_FAILED;
 }
 
 int cmd_verify(int argc, char **argv) {

@@ -15,6 +15,7 @@ static const struct command {
     {"run", cmd_run, "apply one operator to the tensors of a safetensors file"},
     {"bench", cmd_bench, "measure speed beside a ceiling measured in the same process"},
     {"explain", cmd_explain, "tell what a plan would do, without doing it"},
+    {"replay", cmd_replay, "replay a trace of requests and tell how much a cache finds"},
     {"info", cmd_info, "tell what this machine can do"},
 };
 

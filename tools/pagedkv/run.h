@@ -10,14 +10,21 @@
 
 #include "cli.h"
 
-enum { RUN_MAX_TENSORS = 8, RUN_MAX_ATTRIBUTES = 8, RUN_MAX_OUTPUTS = 2, RUN_MAX_MEMORY = 16 };
+/* scatter_rows has the most tensors: the slots and PKV_SCATTER_ROWS_MAX_PAIRS pairs. */
+enum {
+    RUN_MAX_TENSORS = 1 + 2 * PKV_SCATTER_ROWS_MAX_PAIRS,
+    RUN_MAX_ATTRIBUTES = 8,
+    RUN_MAX_OUTPUTS = PKV_SCATTER_ROWS_MAX_PAIRS,
+    RUN_MAX_MEMORY = 2 * RUN_MAX_TENSORS
+};
 
 /* A tensor of the input file. */
 struct run_tensor {
     const char *name; /* NULL ends a list */
     bool optional;
     bool is_data; /* keys, values and caches, which --dtype hifloat8 labels anew; no indices */
-    const char *shape;
+    const char
+        *shape; /* NULL: one of a numbered row of tensors, of which help explains the first */
 };
 
 /* The values of all attributes; which of them an operator takes is in its table. Layouts, modes and
@@ -36,6 +43,12 @@ struct run_attributes {
     int64_t to;
     const char *strides; /* "K,V" */
     const char *offsets;
+    int64_t compress_block_size;
+    int64_t compress_stride;
+    int64_t page_block_size;
+    const char *value; /* "K" or "K,V" */
+    int64_t first;
+    int64_t num;
 };
 
 enum { RUN_NOT_GIVEN = -1 };
@@ -72,8 +85,18 @@ extern const struct run_operator run_operators[];
 extern const char *const run_scatter_modes[];
 extern const char *const run_duplicates[];
 
-/* In run_convert.c; the others are in run_ops.c. */
+/* In run_convert.c, run_blocks.c and run_rows.c; the others are in run_ops.c. */
 int run_convert_layout(struct run_call *call);
+int run_copy_blocks(struct run_call *call);
+int run_swap_blocks(struct run_call *call);
+int run_fill_blocks(struct run_call *call);
+int run_scatter_rows(struct run_call *call);
+int run_nsa_compress_with_cache(struct run_call *call);
+
+/* Describes two tensors of the call, of which that of the value may be missing, with its layouts. Returns
+ * CLI_CONTINUE, or CLI_USAGE after printing why not. */
+int run_describe_cache(struct run_call *call, const char *key_name, const char *value_name,
+                       struct pkv_cache *cache);
 
 /* The tensor of that name in the call, or NULL if the file has none. */
 struct pkv_tensor *run_tensor(struct run_call *call, const char *name);

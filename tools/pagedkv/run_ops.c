@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The empty argument is published, too: it means None. */
+/* In the order of enum pkv_scatter_mode; the empty argument is published, too: it means None. */
 const char *const run_scatter_modes[] = {"None", "Nct", "Alibi", "Rope", "Omni", "", NULL};
 /* In the order of enum pkv_duplicates. */
 const char *const run_duplicates[] = {"last_wins", "reject", "assume_unique", NULL};
@@ -60,24 +60,17 @@ static int read_pair(const struct run_call *call, const char *name, const char *
 
 static int read_scatter_mode(struct run_call *call,
                              struct pkv_scatter_pa_kv_cache_options *options) {
-    static const char *const compressed[] = {"compress_lens", "seq_lens", "compress_seq_offset"};
-    const char *mode = run_scatter_modes[call->attributes.scatter_mode];
-    const bool is_nct = strcmp(mode, "Nct") == 0;
-    if (!is_nct && mode[0] != '\0' && strcmp(mode, "None") != 0)
-        return cli_error(call->command,
-                         "--scatter_mode %s: this version has no compressed modes; use None or Nct",
-                         mode);
-    for (size_t i = 0; i < sizeof(compressed) / sizeof(compressed[0]); i++) {
-        if (run_tensor(call, compressed[i]))
-            return cli_error(call->command,
-                             "%s: tensor '%s' belongs to the compressed modes, which this version "
-                             "does not have; leave it out",
-                             call->file, compressed[i]);
-    }
-    if (!is_nct && (call->attributes.strides || call->attributes.offsets))
+    static const int32_t modes[] = {PKV_SCATTER_MODE_NONE,  PKV_SCATTER_MODE_NCT,
+                                    PKV_SCATTER_MODE_ALIBI, PKV_SCATTER_MODE_ROPE,
+                                    PKV_SCATTER_MODE_OMNI,  PKV_SCATTER_MODE_NONE};
+    options->scatter_mode = modes[call->attributes.scatter_mode];
+    options->compress_lens = run_tensor(call, "compress_lens");
+    options->compress_seq_offset = run_tensor(call, "compress_seq_offset");
+    options->seq_lens = run_tensor(call, "seq_lens");
+    if (options->scatter_mode != PKV_SCATTER_MODE_NCT &&
+        (call->attributes.strides || call->attributes.offsets))
         return cli_error(call->command, "--strides and --offsets belong to --scatter_mode Nct; "
                                         "leave them out or give that mode");
-    options->scatter_mode = is_nct ? PKV_SCATTER_MODE_NCT : PKV_SCATTER_MODE_NONE;
     int status = read_pair(call, "strides", call->attributes.strides, 1, &options->key_stride,
                            &options->value_stride);
     if (status == CLI_CONTINUE)
@@ -107,16 +100,16 @@ static int run_scatter_pa_kv_cache(struct run_call *call) {
     return CLI_OK;
 }
 
-/* Describes the tensors key_cache and value_cache of the call. */
-static int describe_cache(struct run_call *call, struct pkv_cache *cache) {
+int run_describe_cache(struct run_call *call, const char *key_name, const char *value_name,
+                       struct pkv_cache *cache) {
     struct pkv_error error = {.struct_size = sizeof(error)};
     struct pkv_cache_options options = {.struct_size = sizeof(options),
                                         .num_kv_heads = call->attributes.num_kv_heads};
     const int status = read_layouts(call, &options.key_layout, &options.value_layout);
     if (status != CLI_CONTINUE)
         return status;
-    if (pkv_cache_init(cache, run_tensor(call, "key_cache"), run_tensor(call, "value_cache"),
-                       &options, &error) != PKV_STATUS_OK)
+    if (pkv_cache_init(cache, run_tensor(call, key_name), run_tensor(call, value_name), &options,
+                       &error) != PKV_STATUS_OK)
         return fail(call, &error);
     return CLI_CONTINUE;
 }
@@ -194,7 +187,7 @@ static int gather(struct run_call *call, const struct pkv_cache *cache, struct p
  * their tokens is asked for. */
 static int run_gather_pa_kv_cache(struct run_call *call) {
     struct pkv_cache cache;
-    int status = describe_cache(call, &cache);
+    int status = run_describe_cache(call, "key_cache", "value_cache", &cache);
     if (status != CLI_CONTINUE)
         return status;
     const struct pkv_tensor *block_tables = run_tensor(call, "block_tables");
@@ -208,21 +201,6 @@ static int run_gather_pa_kv_cache(struct run_call *call) {
     status = gather(call, &cache, step);
     pkv_step_destroy(step);
     return status;
-}
-
-static int run_copy_blocks(struct run_call *call) {
-    struct pkv_cache cache;
-    struct pkv_error error = {.struct_size = sizeof(error)};
-    const int status = describe_cache(call, &cache);
-    if (status != CLI_CONTINUE)
-        return status;
-    if (pkv_copy_blocks(call->cli.context, &cache, run_tensor(call, "block_mapping"), &error) !=
-        PKV_STATUS_OK)
-        return fail(call, &error);
-    run_output(call, "key_cache", run_tensor(call, "key_cache"));
-    if (run_tensor(call, "value_cache"))
-        run_output(call, "value_cache", run_tensor(call, "value_cache"));
-    return CLI_OK;
 }
 
 /* From block tables or, when there is none, from FlashInfer's page indices. */
@@ -266,6 +244,11 @@ static int run_slot_mapping(struct run_call *call) {
 #define CACHE_SHAPE "by layout: see pagedkv(1)"
 #define LAYOUTS     "key_layout", "value_layout", "cache_mode"
 
+/* clang-format off */
+#define ROWS_PAIR(number) \
+    {"source_" #number, true, true, NULL}, {"cache_" #number, true, true, NULL}
+/* clang-format on */
+
 const struct run_operator run_operators[] = {
     {"scatter_update",
      "overwrites rows of input with rows of src, at the row numbers in index; negative ones skip",
@@ -278,16 +261,58 @@ const struct run_operator run_operators[] = {
     {"scatter_pa_kv_cache",
      "writes the rows of new tokens to their slots; a negative slot skips its token",
      "key_cache, value_cache",
-     {{"key", false, true, "[num_tokens, num_kv_heads, head_size]; Nct: [num_tokens, row]"},
-      {"key_cache", false, true, CACHE_SHAPE},
-      {"slot_mapping", false, false, "[num_tokens] I32 or I64"},
+     {{"key", false, true,
+       "[num_tokens, num_kv_heads, head_size]; Nct: [num_tokens, row]; Alibi, Rope, Omni: also "
+       "[num_seqs, padded_len, num_heads, head_size]"},
+      {"key_cache", false, true, CACHE_SHAPE "; Alibi, Rope, Omni: one head"},
+      {"slot_mapping", false, false,
+       "[num_tokens] I32 or I64; Alibi, Rope, Omni: [num_seqs, num_heads], or flat"},
       {"value", true, true, "as key, with its own head_size; none: key-only"},
       {"value_cache", true, true, CACHE_SHAPE},
-      {"compress_lens", true, false, "compressed modes, not in this version"},
-      {"seq_lens", true, false, "compressed modes, not in this version"},
-      {"compress_seq_offset", true, false, "compressed modes, not in this version"}},
+      {"compress_lens", true, false,
+       "[num_seqs, num_heads], or flat. Alibi: tokens kept; Rope, Omni: length of the window"},
+      {"seq_lens", true, false, "[num_seqs]. Alibi, Rope, Omni"},
+      {"compress_seq_offset", true, false,
+       "[num_seqs, num_heads], or flat. Rope, Omni: first token of the window; -1: there is none"}},
      {LAYOUTS, "scatter_mode", "strides", "offsets", "duplicates"},
      run_scatter_pa_kv_cache},
+    {"scatter_rows",
+     "writes the rows of any number of sources to the same slots of their caches",
+     "cache_0, cache_1, ...",
+     {{"slot_mapping", false, false, "[num_tokens] I32 or I64; a negative slot skips its token"},
+      {"source_0", false, true,
+       "[num_tokens, row] or [num_tokens, num_heads, head_size]; source_1 to source_15 likewise"},
+      {"cache_0", false, true,
+       "[num_slots, row], [num_blocks, block_size, row] or [num_blocks, block_size, num_heads, "
+       "head_size]; cache_1 to cache_15 likewise"},
+      ROWS_PAIR(1),
+      ROWS_PAIR(2),
+      ROWS_PAIR(3),
+      ROWS_PAIR(4),
+      ROWS_PAIR(5),
+      ROWS_PAIR(6),
+      ROWS_PAIR(7),
+      ROWS_PAIR(8),
+      ROWS_PAIR(9),
+      ROWS_PAIR(10),
+      ROWS_PAIR(11),
+      ROWS_PAIR(12),
+      ROWS_PAIR(13),
+      ROWS_PAIR(14),
+      ROWS_PAIR(15)},
+     {"duplicates"},
+     run_scatter_rows},
+    {"nsa_compress_with_cache",
+     "compresses the windows that the newest tokens complete, one row each",
+     "output_cache",
+     {{"input", false, true, "[num_blocks, page_block_size, num_kv_heads, head_size] F16 or BF16"},
+      {"weight", false, true, "[compress_block_size, num_kv_heads]"},
+      {"slot_mapping", false, false, "[num_seqs] I32 or I64; a negative slot skips its sequence"},
+      {"act_seq_len", false, false, "[num_seqs] I32 or I64, lengths with the newest token"},
+      {"block_table", false, false, "[num_seqs, width] I32 or I64"},
+      {"output_cache", false, true, "[num_rows, num_kv_heads, head_size]"}},
+     {"compress_block_size", "compress_stride", "page_block_size"},
+     run_nsa_compress_with_cache},
     {"gather_pa_kv_cache",
      "reads the rows of sequences back, in token order",
      "key, value: [num_tokens, num_kv_heads, head_size]; PA_NZ without --num_kv_heads: "
@@ -307,6 +332,22 @@ const struct run_operator run_operators[] = {
       {"block_mapping", false, false, "[num_pairs, 2] I32 or I64, (source, destination)"}},
      {LAYOUTS},
      run_copy_blocks},
+    {"swap_blocks",
+     "copies whole blocks from one cache to another",
+     "dst_key_cache, dst_value_cache",
+     {{"key_cache", false, true, CACHE_SHAPE},
+      {"value_cache", true, true, CACHE_SHAPE},
+      {"dst_key_cache", false, true, "as key_cache, with its own num_blocks"},
+      {"dst_value_cache", true, true, "as value_cache, with its own num_blocks"},
+      {"block_mapping", false, false, "[num_pairs, 2] I32 or I64, (source, destination)"}},
+     {LAYOUTS},
+     run_swap_blocks},
+    {"fill_blocks",
+     "fills whole blocks with one value",
+     "key_cache, value_cache",
+     {{"key_cache", false, true, CACHE_SHAPE}, {"value_cache", true, true, CACHE_SHAPE}},
+     {LAYOUTS, "value", "first", "num"},
+     run_fill_blocks},
     {"convert_layout",
      "rewrites a cache into another layout",
      "cache",
