@@ -27,23 +27,22 @@ void pkv_scatter_join_columns(struct pkv_scatter_job *job) {
 enum { MAX_PLACES = 128 };
 
 void pkv_scatter_move_columns(const struct pkv_scatter_job *job,
-                              const struct pkv_scatter_side *first,
-                              const struct pkv_slot_run *runs, int64_t num_runs) {
+                              const struct pkv_scatter_side *first, const struct pkv_slot_run *runs,
+                              int64_t num_runs) {
     struct pkv_column columns[PKV_SCATTER_MAX_SIDES];
     struct pkv_packed_place places[MAX_PLACES];
     int64_t num_columns = 0, num_places = 0;
     const struct pkv_scatter_side *side = first;
     for (;;) {
-        columns[num_columns++] = (struct pkv_column){side->mover.src, side->mover.src_row_stride,
-                                                     side->part->row_bytes};
+        columns[num_columns++] =
+            (struct pkv_column){side->mover.src, side->mover.src_row_stride, side->part->row_bytes};
         if (side->next_column < 0)
             break;
         side = &job->sides[side->next_column];
     }
     pkv_copy_columns_fn *copy = job->kernels->copy_columns[first->mover.kind];
     for (int64_t i = 0; i < num_runs; i++) {
-        const int64_t dst =
-            pkv_cache_part_offset(first->part, job->step->block_size, runs[i].slot);
+        const int64_t dst = pkv_cache_part_offset(first->part, job->step->block_size, runs[i].slot);
         for (int64_t row = 0; row < runs[i].num_tokens; row++) {
             places[num_places++] = (struct pkv_packed_place){
                 dst + row * first->part->token_stride_bytes, runs[i].token + row};
