@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { NUM_BLOCKS = 2, BLOCK_SIZE = 4, HEAD_SIZE = 8, ROOM = 1024 };
+enum { NUM_BLOCKS = 2, BLOCK_SIZE = 4, HEAD_SIZE = 8, ROOM = 2048 };
 
 /* What the calls below work on: one tiny cache, one context, one plan of each kind, and a pool with
  * one sequence in a committed step. */
@@ -76,6 +76,29 @@ static enum pkv_status call_scatter_update(void *in, struct pkv_error *error) {
     const struct pkv_tensor src =
         pkv_tensor_make(world.key, PKV_DTYPE_F32, 2, (int64_t[]){1, HEAD_SIZE});
     return pkv_scatter_update(world.context, &input, -2, &index, &src, in, error);
+}
+
+static enum pkv_status call_scatter_rows(void *in, struct pkv_error *error) {
+    const struct pkv_tensor cache = key_cache();
+    const struct pkv_tensor slots = pkv_tensor_make(&world.slot, PKV_DTYPE_I64, 1, (int64_t[]){1});
+    const struct pkv_tensor key =
+        pkv_tensor_make(world.key, PKV_DTYPE_F32, 2, (int64_t[]){1, HEAD_SIZE});
+    return pkv_scatter_rows(world.context, &slots, &key, &cache, 1, in, error);
+}
+
+static enum pkv_status call_nsa_compress_with_cache(void *in, struct pkv_error *error) {
+    static uint16_t rows[16], weights[16], out[1];
+    static int64_t slot, length = 16, block;
+    const struct pkv_tensor input =
+        pkv_tensor_make(rows, PKV_DTYPE_BF16, 4, (int64_t[]){1, 16, 1, 1});
+    const struct pkv_tensor weight =
+        pkv_tensor_make(weights, PKV_DTYPE_BF16, 2, (int64_t[]){16, 1});
+    const struct pkv_tensor output = pkv_tensor_make(out, PKV_DTYPE_BF16, 3, (int64_t[]){1, 1, 1});
+    const struct pkv_tensor slots = pkv_tensor_make(&slot, PKV_DTYPE_I64, 1, (int64_t[]){1});
+    const struct pkv_tensor lengths = pkv_tensor_make(&length, PKV_DTYPE_I64, 1, (int64_t[]){1});
+    const struct pkv_tensor table = pkv_tensor_make(&block, PKV_DTYPE_I64, 2, (int64_t[]){1, 1});
+    return pkv_nsa_compress_with_cache(world.context, &input, &weight, &slots, &lengths, &table,
+                                       &output, in, error);
 }
 
 static enum pkv_status call_gather_pa_kv_cache(void *in, struct pkv_error *error) {
@@ -172,6 +195,9 @@ static const struct test inputs[] = {
      sizeof(struct pkv_scatter_pa_kv_cache_options), 1, 0},
     {"pkv_scatter_update_options", call_scatter_update, sizeof(struct pkv_scatter_update_options),
      1, 0},
+    {"pkv_scatter_rows_options", call_scatter_rows, sizeof(struct pkv_scatter_rows_options), 1, 0},
+    {"pkv_nsa_compress_options", call_nsa_compress_with_cache,
+     sizeof(struct pkv_nsa_compress_options), 1, 0},
     {"pkv_gather_pa_kv_cache_options", call_gather_pa_kv_cache,
      sizeof(struct pkv_gather_pa_kv_cache_options), 1, 0},
     {"pkv_step_options", call_step_create, sizeof(struct pkv_step_options), 1, 0},
