@@ -19,9 +19,10 @@ struct pkv_interval_list {
     int64_t (*end)(const void *arg, int64_t i);
 };
 
-/* Whether two of the intervals share a number. If so, *earlier and *later are such a pair: the one that begins
- * first, and the one that begins inside it. Exact; needs no memory; reads the list once when its intervals
- * come in ascending order, otherwise, beginnings alone for the most part, once more for each 2,048 of them. */
+/* Whether two of the intervals share a number. If so, *earlier and *later are such a pair: the one that
+ * begins first, and the one that begins inside it. Exact; needs no memory. Reads the list once when its
+ * intervals come in ascending order, otherwise once more for each 2,048 of them, and then hardly more than
+ * their beginnings. */
 bool pkv_intervals_find_overlap(const struct pkv_interval_list *list, int64_t *earlier,
                                 int64_t *later);
 

@@ -21,8 +21,8 @@
 #include "guard.h"
 
 static const struct kern_family *const families[] = {
-    &kern_copy_spans,   &kern_copy_grids, &kern_copy_streams, &kern_check_slots,
-    &kern_select_slots, &kern_mean_add,   &kern_mean_store};
+    &kern_copy_spans,   &kern_copy_grids, &kern_copy_streams, &kern_copy_columns, &kern_check_slots,
+    &kern_select_slots, &kern_mean_add,   &kern_mean_store,   &kern_nsa_compress};
 
 /* In the order of the ladder. */
 static const int32_t levels[] = {

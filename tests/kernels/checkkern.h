@@ -42,10 +42,12 @@ struct kern_family {
 extern const struct kern_family kern_copy_spans;
 extern const struct kern_family kern_copy_grids;
 extern const struct kern_family kern_copy_streams;
+extern const struct kern_family kern_copy_columns;
 extern const struct kern_family kern_check_slots;
 extern const struct kern_family kern_select_slots;
 extern const struct kern_family kern_mean_add;
 extern const struct kern_family kern_mean_store;
+extern const struct kern_family kern_nsa_compress;
 
 /* Memory with a forbidden OS page right before its first and right behind its last byte; zeroed.
  * Faults in it are reported by its name. Lives until the program ends. */

@@ -119,6 +119,29 @@ static void many(void **state) {
     }
 }
 
+/* Each of many in turn reaches into the one behind it, and into no other: none gets lost between two passes. */
+static void each_of_many(void **state) {
+    static struct list list;
+    struct test_rng rng = test_rng_make(test_seed(13));
+    int64_t order[MAX_COUNT];
+    int64_t earlier;
+    int64_t later;
+
+    (void)state;
+    test_rng_permutation(&rng, order, MAX_COUNT);
+    for (int64_t i = 0; i < MAX_COUNT; i++) {
+        list.intervals[order[i]] = (struct interval){2 * i, 2 * i + 2};
+    }
+    assert_false(find(&list, MAX_COUNT, &earlier, &later));
+    for (int64_t i = 0; i < MAX_COUNT - 1; i++) {
+        list.intervals[order[i]].end++;
+        assert_true(find(&list, MAX_COUNT, &earlier, &later));
+        assert_int_equal(earlier, order[i]);
+        assert_int_equal(later, order[i + 1]);
+        list.intervals[order[i]].end--;
+    }
+}
+
 static void ascending_ones_are_read_once(void **state) {
     static struct list list;
     int64_t earlier;
@@ -164,6 +187,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few),
         cmocka_unit_test(many),
+        cmocka_unit_test(each_of_many),
         cmocka_unit_test(ascending_ones_are_read_once),
         cmocka_unit_test(the_whole_range),
         cmocka_unit_test(equal_ones),

@@ -413,38 +413,6 @@ static void empty_calls(void **state) {
     }
 }
 
-/* The length of each region, in every dtype and shape, from numbers drawn at random. */
-static void lengths_are_told(void **state) {
-    struct test_rng rng = test_rng_make(seed + 6);
-
-    (void)state;
-    for (int i = 0; i < 3000; i++) {
-        struct comp_case it = draw_case(4, 5, 13, &rng);
-        int64_t num_tasks = it.num_seqs * it.num_heads;
-
-        if (num_tasks == 0) {
-            continue; /* a flat tensor does not tell the number of heads then */
-        }
-        struct comp_indices indices = comp_indices_make(&it, &rng);
-        struct model_index lengths = comp_tasks_make(&it, it.slots, &rng);
-        struct pkv_scatter_pa_kv_cache_options options = comp_options(&it, &indices);
-
-        comp_indices_protect(&indices);
-        CHECK_OK(pkv_scatter_compressed_lens(it.mode, options.seq_lens, options.compress_lens,
-                                             options.compress_seq_offset, &lengths.tensor, &error),
-                 &error);
-        for (int64_t t = 0; t < num_tasks; t++) {
-            int64_t length = lengths.tensor.dtype == PKV_DTYPE_I32
-                                 ? ((int32_t *)lengths.tensor.data)[t]
-                                 : ((int64_t *)lengths.tensor.data)[t];
-
-            assert_int_equal(length, comp_length(&it, t));
-        }
-        comp_indices_free(&indices);
-        model_index_free(&lengths);
-    }
-}
-
 static int set_up(void **state) {
     (void)state;
     seed = test_seed(20260301);
@@ -473,7 +441,6 @@ int main(void) {
         cmocka_unit_test(wide_heads),
         cmocka_unit_test(hifloat8_is_copied),
         cmocka_unit_test(empty_calls),
-        cmocka_unit_test(lengths_are_told),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

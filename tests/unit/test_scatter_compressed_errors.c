@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the compressed modes of scatter_pa_kv_cache and the query of their lengths refuse: each for its own
- * reason, with the numbers, and without changing a byte.
+ * What the compressed modes of scatter_pa_kv_cache refuse: each for its own reason, with the numbers, and
+ * without changing a byte.
  */
 #include "compressed_calls.h"
 #include "contexts.h"
@@ -529,93 +529,6 @@ static void reads_between_blocks(void **state) {
     }
 }
 
-#define REFUSE_QUERY(status, name, ...)                                                            \
-    do {                                                                                           \
-        CHECK_REFUSED(pkv_scatter_compressed_lens(__VA_ARGS__, &error), &error, status);           \
-        assert_string_equal(error.argument, name);                                                 \
-        assert_memory_equal(output, before, sizeof(output));                                       \
-    } while (0)
-
-static void the_query(void **state) {
-    int64_t output[6] = {1, 2, 3, 4, 5, 6};
-    int64_t before[6];
-    int64_t seqs[2] = {5, INT64_C(3000000000)};
-    int64_t w[4] = {1, 2, 0, 3};
-    int64_t o[4] = {0, -1, 2, 1};
-    const int64_t tasks[2] = {2, 2};
-    struct pkv_tensor seq_lens = pkv_tensor_make(seqs, PKV_DTYPE_I64, 1, (int64_t[]){2});
-    struct pkv_tensor lens = pkv_tensor_make(w, PKV_DTYPE_I64, 2, tasks);
-    struct pkv_tensor offsets = pkv_tensor_make(o, PKV_DTYPE_I64, 2, tasks);
-    struct pkv_tensor lengths = pkv_tensor_make(output, PKV_DTYPE_I64, 2, tasks);
-    struct pkv_tensor wrong;
-    const int32_t rope = PKV_SCATTER_MODE_ROPE;
-    const int32_t alibi = PKV_SCATTER_MODE_ALIBI;
-
-    (void)state;
-    memcpy(before, output, sizeof(before));
-    for (int32_t mode = -1; mode <= 5; mode++) {
-        if (mode < PKV_SCATTER_MODE_ALIBI || mode > PKV_SCATTER_MODE_OMNI) {
-            REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "scatter_mode", mode, &seq_lens, &lens,
-                         &offsets, &lengths);
-        }
-    }
-    REFUSE_QUERY(PKV_STATUS_NULL_ARGUMENT, "seq_lens", rope, NULL, &lens, &offsets, &lengths);
-    REFUSE_QUERY(PKV_STATUS_NULL_ARGUMENT, "compress_lens", rope, &seq_lens, NULL, &offsets,
-                 &lengths);
-    REFUSE_QUERY(PKV_STATUS_NULL_ARGUMENT, "compress_seq_offset", rope, &seq_lens, &lens, NULL,
-                 &lengths);
-    REFUSE_QUERY(PKV_STATUS_NULL_ARGUMENT, "compress_seq_offset", alibi, &seq_lens, &lens, &offsets,
-                 &lengths);
-    REFUSE_QUERY(PKV_STATUS_NULL_ARGUMENT, "compressed_lens", rope, &seq_lens, &lens, &offsets,
-                 NULL);
-    wrong = lengths;
-    wrong.dtype = PKV_DTYPE_I16;
-    REFUSE_QUERY(PKV_STATUS_DTYPE, "compressed_lens", rope, &seq_lens, &lens, &offsets, &wrong);
-    wrong = lengths;
-    wrong.shape[1] = 3;
-    REFUSE_QUERY(PKV_STATUS_SHAPE, "compressed_lens", rope, &seq_lens, &lens, &offsets, &wrong);
-    wrong = lengths;
-    wrong.strides[0] = 1;
-    wrong.strides[1] = 1;
-    REFUSE_QUERY(PKV_STATUS_STRIDE, "compressed_lens", rope, &seq_lens, &lens, &offsets, &wrong);
-    wrong = lens;
-    wrong.ndim = 1;
-    wrong.shape[0] = 3;
-    REFUSE_QUERY(PKV_STATUS_SHAPE, "compress_lens", rope, &seq_lens, &wrong, &offsets, &lengths);
-    wrong = lengths;
-    wrong.data = w;
-    REFUSE_QUERY(PKV_STATUS_OVERLAP, "compressed_lens", rope, &seq_lens, &lens, &offsets, &wrong);
-    wrong = lengths;
-    wrong.dtype = PKV_DTYPE_I32;
-    REFUSE_QUERY(PKV_STATUS_OVERFLOW, "compressed_lens", rope, &seq_lens, &lens, &offsets, &wrong);
-    expect_numbers(2, INT64_C(3000000000), INT32_MAX);
-    w[3] = -1;
-    REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "compress_lens", rope, &seq_lens, &lens, &offsets,
-                 &lengths);
-    expect_numbers(3, -1, 0);
-    w[3] = 3;
-    o[0] = 5;
-    REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "compress_seq_offset", rope, &seq_lens, &lens,
-                 &offsets, &lengths);
-    expect_numbers(0, 5, 4);
-    o[0] = 0;
-    seqs[0] = -1;
-    REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "seq_lens", rope, &seq_lens, &lens, &offsets,
-                 &lengths);
-    seqs[0] = 5;
-    /* Every other number of a larger tensor. */
-    lengths.strides[0] = 3;
-    lengths.strides[1] = 2;
-    CHECK_OK(pkv_scatter_compressed_lens(rope, &seq_lens, &lens, &offsets, &lengths, &error),
-             &error);
-    assert_int_equal(output[0], 5);
-    assert_int_equal(output[1], 2);
-    assert_int_equal(output[2], 5);
-    assert_int_equal(output[3], INT64_C(3000000000));
-    assert_int_equal(output[4], 5);
-    assert_int_equal(output[5], INT64_C(2999999998));
-}
-
 static int set_up(void **state) {
     (void)state;
     test_contexts_make(&contexts);
@@ -636,7 +549,7 @@ int main(void) {
         cmocka_unit_test(hifloat8_has_no_mean),   cmocka_unit_test(a_mean_of_too_many_integers),
         cmocka_unit_test(index_tensors),          cmocka_unit_test(tensors_of_the_options),
         cmocka_unit_test(keys_values_and_caches), cmocka_unit_test(reads_inside_the_cache),
-        cmocka_unit_test(reads_between_blocks),   cmocka_unit_test(the_query),
+        cmocka_unit_test(reads_between_blocks),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -23,7 +23,8 @@
 /* Left to the system and everybody else when memory is short. */
 #define RESERVED_BYTES (INT64_C(256) << 20)
 
-static const struct verify_other *const other_tables[] = {verify_compressed_cases};
+static const struct verify_other *const other_tables[] = {verify_scatter_cases,
+                                                          verify_compressed_cases};
 
 enum { NUM_OTHER_TABLES = sizeof(other_tables) / sizeof(other_tables[0]), MAX_OTHERS = 64 };
 
@@ -183,6 +184,8 @@ static void print_verdict(const struct verify_result *result) {
 static void print_numbers(const struct verify_result *result) {
     if (result->verdict != VERIFY_PASS)
         printf("%s\n", result->message);
+    else if (result->bytes == 0)
+        printf("%9.1f us\n", result->ns.median / 1e3);
     else
         printf("%9.1f us %6.1f GB/s %4.0f %% of a copy\n", result->ns.median / 1e3,
                (double)result->bytes / result->ns.median, 100 * result->ceiling.median);

@@ -23,6 +23,9 @@ struct verify_other {
                                 int64_t *bytes_checked);
 };
 
+/* Plain scatters in other layouts, dtypes and shapes. */
+extern const struct verify_other verify_scatter_cases[];
+
 /* Alibi, Rope and Omni. */
 extern const struct verify_other verify_compressed_cases[];
 
