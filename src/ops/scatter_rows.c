@@ -10,11 +10,6 @@
 #include "ops/plan.h"
 #include "ops/scatter.h"
 
-/* What a run writes. */
-struct targets {
-    struct pkv_cache_part parts[PKV_SCATTER_ROWS_MAX_PAIRS];
-};
-
 static enum pkv_status refuse_row(const struct pkv_tensor *source, int64_t pair, int64_t found,
                                   int64_t wanted, const char *function, struct pkv_error *error) {
     return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function,
@@ -81,18 +76,18 @@ static enum pkv_status check_step(const struct pkv_scatter_rows_plan *plan,
     return PKV_STATUS_OK;
 }
 
-/* The job, proved; targets must outlive it. */
-static enum pkv_status build(struct pkv_scatter_job *job, struct targets *targets,
+/* The job, proved; parts must outlive it. */
+static enum pkv_status build(struct pkv_scatter_job *job, struct pkv_cache_part *parts,
                              const struct pkv_context *context,
                              const struct pkv_scatter_rows_plan *plan, const struct pkv_step *step,
                              const struct pkv_tensor *sources, const struct pkv_tensor *caches,
                              const char *function, struct pkv_error *error) {
     enum pkv_status status = check_step(plan, step, function, error);
     if (status == PKV_STATUS_OK)
-        status = pkv_scatter_rows_take_caches(plan, caches, targets->parts, function, error);
+        status = pkv_scatter_rows_take_caches(plan, caches, parts, function, error);
     pkv_scatter_job_init(job, context, step, plan->run_mode, plan->store_policy, function);
     for (int64_t i = 0; i < plan->num_pairs && status == PKV_STATUS_OK; i++)
-        status = add_pair(job, plan, &targets->parts[i], &sources[i], i, error);
+        status = add_pair(job, plan, &parts[i], &sources[i], i, error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_finish(job, "slot_mapping", error);
     if (status == PKV_STATUS_OK)
@@ -100,7 +95,7 @@ static enum pkv_status build(struct pkv_scatter_job *job, struct targets *target
     return status;
 }
 
-static enum pkv_status prepare(struct pkv_scatter_job *job, struct targets *targets,
+static enum pkv_status prepare(struct pkv_scatter_job *job, struct pkv_cache_part *parts,
                                const struct pkv_context *context,
                                const struct pkv_scatter_rows_plan *plan,
                                const struct pkv_step *step, const struct pkv_tensor *sources,
@@ -113,7 +108,7 @@ static enum pkv_status prepare(struct pkv_scatter_job *job, struct targets *targ
                                : sources == NULL ? "sources"
                                                  : "caches",
                                error);
-    return build(job, targets, context, plan, step, sources, caches, function, error);
+    return build(job, parts, context, plan, step, sources, caches, function, error);
 }
 
 enum pkv_status pkv_scatter_rows_run(struct pkv_context *context,
@@ -121,13 +116,13 @@ enum pkv_status pkv_scatter_rows_run(struct pkv_context *context,
                                      const struct pkv_step *step, const struct pkv_tensor *sources,
                                      const struct pkv_tensor *caches, struct pkv_error *error) {
     struct pkv_scatter_job job;
-    struct targets targets;
+    struct pkv_cache_part parts[PKV_SCATTER_ROWS_MAX_PAIRS];
     struct pkv_error facts;
     facts.struct_size = sizeof(facts);
     if (context == NULL)
         return pkv_refuse_null(__func__, "context", error);
     enum pkv_status status =
-        prepare(&job, &targets, context, plan, step, sources, caches, __func__, &facts);
+        prepare(&job, parts, context, plan, step, sources, caches, __func__, &facts);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_run(&job, &context->executor, &facts);
     return pkv_context_finish(context, status, &facts, error);
@@ -140,14 +135,14 @@ enum pkv_status pkv_scatter_rows_run_part(struct pkv_context *context,
                                           const struct pkv_tensor *caches, int64_t part,
                                           int64_t num_parts, struct pkv_error *error) {
     struct pkv_scatter_job job;
-    struct targets targets;
+    struct pkv_cache_part parts[PKV_SCATTER_ROWS_MAX_PAIRS];
     struct pkv_error facts;
     facts.struct_size = sizeof(facts);
     if (context == NULL)
         return pkv_refuse_null(__func__, "context", error);
     enum pkv_status status = pkv_check_part(part, num_parts, __func__, &facts);
     if (status == PKV_STATUS_OK)
-        status = prepare(&job, &targets, context, plan, step, sources, caches, __func__, &facts);
+        status = prepare(&job, parts, context, plan, step, sources, caches, __func__, &facts);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_run_part(&job, part, num_parts, &facts);
     return pkv_context_finish(context, status, &facts, error);
@@ -161,7 +156,7 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
     struct pkv_scatter_rows_plan plan;
     struct pkv_step step;
     struct pkv_scatter_job job;
-    struct targets targets;
+    struct pkv_cache_part parts[PKV_SCATTER_ROWS_MAX_PAIRS];
     if (pkv_tensor_is_absent(slot_mapping) || sources == NULL || caches == NULL)
         return pkv_refuse_null(function,
                                sources == NULL  ? "sources"
@@ -185,7 +180,7 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
     status = pkv_step_set_indices(&step, &context->kernels, plan.num_blocks, plan.block_size,
                                   &indices, function, error);
     if (status == PKV_STATUS_OK)
-        status = build(&job, &targets, context, &plan, &step, sources, caches, function, error);
+        status = build(&job, parts, context, &plan, &step, sources, caches, function, error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_run(&job, &context->executor, error);
     return status;

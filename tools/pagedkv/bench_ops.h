@@ -25,6 +25,12 @@ int bench_gather(struct bench_stage *stage, const struct bench_team *team,
                  const struct bench_report *report);
 int bench_copy_blocks(struct bench_stage *stage, const struct bench_team *team,
                       const struct bench_report *report);
+int bench_swap_blocks(struct bench_stage *stage, const struct bench_team *team,
+                      const struct bench_report *report);
+int bench_fill_blocks(struct bench_stage *stage, const struct bench_team *team,
+                      const struct bench_report *report);
+int bench_nsa_compress(struct bench_stage *stage, const struct bench_team *team,
+                       const struct bench_report *report);
 int bench_convert_layout(struct bench_stage *stage, const struct bench_team *team,
                          const struct bench_report *report);
 int bench_manager(struct bench_stage *stage, const struct bench_team *team,

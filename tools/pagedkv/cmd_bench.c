@@ -37,6 +37,9 @@ static const struct bench_op {
     {"compressed", bench_compressed, "Alibi, Omni and Rope, 40 regions of 4000 tokens"},
     {"gather", bench_gather, "blocks of 16 and 128 tokens, 1 x 1024 and 8 x 4096 tokens"},
     {"copy_blocks", bench_copy_blocks, "64 pairs of blocks of 128 tokens"},
+    {"swap_blocks", bench_swap_blocks, "128 blocks of 128 tokens to another cache"},
+    {"fill_blocks", bench_fill_blocks, "128 blocks of 128 tokens"},
+    {"nsa_compress", bench_nsa_compress, "256 windows of 32 tokens, 2 heads of 256"},
     {"convert_layout", bench_convert_layout, "64 MiB, NHD to HND and to PA_NZ"},
     {"manager", bench_manager, "the block manager: blocks, prefix lookup, steps; one thread"},
 };
