@@ -40,7 +40,7 @@ struct pkv_place {
 };
 
 /* Copies one grid at each place, in their order: when destinations of two places overlap, the later
- * place's bytes stay. */
+ * place's bytes stay. Grids of one row (num_outer 1) overlap only where their places are equal. */
 typedef void pkv_copy_grids_fn(char *dst, const char *src, const struct pkv_grid *grid,
                                const struct pkv_place *places, int64_t num_places);
 

@@ -58,10 +58,11 @@ static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_
 
 /* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the destination
  * is densest, since stores cost more than loads. Pieces of a line and more: row after row, whole on one side,
- * a few streams that go on on the other. */
+ * a few streams that go on on the other. Several rows never become a grid of one row: theirs may overlap in part. */
 static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_rows) {
     const struct pkv_copy_level *level = &mover->nest.level[PKV_COPY_LEVELS - 1];
-    const bool rows_inside = num_rows > 1 && mover->nest.piece_bytes < LINE_BYTES &&
+    const bool rows_inside = num_rows > 1 && level->count > 1 &&
+                             mover->nest.piece_bytes < LINE_BYTES &&
                              mover->dst_row_stride < level->dst_stride;
     const struct pkv_copy_level rows = {num_rows, mover->dst_row_stride, mover->src_row_stride};
     const struct pkv_copy_level *outer = rows_inside ? level : &rows;

@@ -68,6 +68,7 @@ enum grid_pattern {
     OUTER_CONTIGUOUS, /* transposed: outer pieces touch */
     INNER_PADDED,     /* gaps everywhere */
     OUTER_PADDED,
+    INNER_APART, /* single tokens of a fragmented layout: every piece on a line of its own */
     NUM_DST_PATTERNS,
     INNER_BROADCAST = NUM_DST_PATTERNS, /* only a source may read a byte twice */
     OUTER_BROADCAST,
@@ -96,6 +97,10 @@ static void make_strides(int pattern, int64_t bytes, int64_t num_outer, int64_t 
         *outer = bytes + gap;
         *inner = num_outer * *outer + more;
         break;
+    case INNER_APART:
+        *inner = bytes * test_rng_between(rng, 2, 20);
+        *outer = num_inner * *inner + more;
+        break;
     case INNER_BROADCAST:
         *inner = 0;
         *outer = bytes + more;
@@ -119,6 +124,22 @@ static int64_t grid_bytes(const struct pkv_grid *grid, int64_t outer, int64_t in
     return (grid->num_outer - 1) * outer + (grid->num_inner - 1) * inner + grid->piece_bytes;
 }
 
+/* Places of grids of one row: equal, beside each other, or one between the pieces of another. Returns the end
+ * of the last one. */
+static int64_t place_single_rows(int64_t *offsets, int64_t num_places, const struct pkv_grid *grid,
+                                 int64_t dst_bytes) {
+    const int64_t abreast = max64(grid->dst_inner / grid->piece_bytes, 1);
+    const int64_t row_bytes = max64(dst_bytes, grid->num_inner * grid->dst_inner);
+    const int64_t num_rows = min64(COPY_MAX_PLACES, COPY_BYTES / max64(row_bytes, 1) - 1);
+    int64_t high = 0;
+    for (int64_t i = 0; i < num_places; i++) {
+        const int64_t slot = num_rows < 1 ? 0 : test_rng_below(rng, num_rows * abreast);
+        offsets[i] = slot / abreast * row_bytes + slot % abreast * grid->piece_bytes;
+        high = max64(high, offsets[i] + dst_bytes);
+    }
+    return high;
+}
+
 /* Returns without a case when the grid does not fit the buffers. */
 static void run_grids(const struct kern *kern, const char *group, int64_t bytes, int64_t num_outer,
                       int64_t num_inner, int dst_pattern, int src_pattern) {
@@ -140,8 +161,10 @@ static void run_grids(const struct kern *kern, const char *group, int64_t bytes,
     const int64_t most = num_pieces > 256 || bytes * num_pieces > 4096 ? 2 : COPY_MAX_PLACES;
     const int64_t num_places = test_rng_below(rng, 2) == 0 ? 1 : test_rng_between(rng, 0, most);
     int64_t dst[COPY_MAX_PLACES], src[COPY_MAX_PLACES];
-    const int64_t dst_high = copy_places(rng, dst, num_places, dst_bytes,
-                                         test_rng_below(rng, 2) == 0 ? bytes : dst_bytes);
+    const int64_t dst_high = num_outer == 1
+                                 ? place_single_rows(dst, num_places, grid, dst_bytes)
+                                 : copy_places(rng, dst, num_places, dst_bytes,
+                                               test_rng_below(rng, 2) == 0 ? bytes : dst_bytes);
     copy_places(rng, src, num_places, src_bytes, test_rng_below(rng, 2) == 0 ? bytes : src_bytes);
 
     struct pkv_place *places = (void *)(memory->list_end - num_places * (int64_t)sizeof(*places));

@@ -76,29 +76,34 @@ static inline void copy_grid_of_size(char *dst, const char *src, const struct pk
     }
 }
 
-/* More pieces than the core has outstanding misses for are not worth asking for ahead. */
-enum { MAX_AHEAD_PIECES = 64 };
-
-static inline void prefetch_pieces(char *dst, const struct pkv_grid *grid) {
-    for (int64_t i = 0; i < grid->num_outer; i++) {
-        for (int64_t j = 0; j < grid->num_inner; j++)
-            vec_prefetch_write(dst + i * grid->dst_outer + j * grid->dst_inner);
+/* The pieces of one token lie equal, large steps apart and wait for each other in memory; those of different
+ * tokens do not: piece by piece over all places takes 0.65 to 0.9 of the time of place by place. */
+static inline void copy_across(char *dst, const char *src, const struct pkv_grid *grid,
+                               const struct pkv_place *places, int64_t num_places, int64_t bytes) {
+    for (int64_t j = 0; j < grid->num_inner; j++) {
+        for (int64_t i = 0; i < num_places; i++)
+            copy_piece(dst + places[i].dst_offset + j * grid->dst_inner,
+                       src + places[i].src_offset + j * grid->src_inner, bytes, false);
     }
 }
 
-/* A single token in a fragmented layout is one store here and one there: all its lines are asked for while
- * the token before it is written. */
+/* Smaller pieces are not worth a visit each. */
+enum { MIN_ACROSS_PIECE = 16 };
+
 static void copy_grids_cached(char *dst, const char *src, const struct pkv_grid *grid,
                               const struct pkv_place *places, int64_t num_places) {
-    const bool is_scattered = grid->dst_inner >= LINE_BYTES && grid->num_outer == 1 &&
-                              grid->num_inner <= MAX_AHEAD_PIECES;
-    if (is_scattered && num_places > 0)
-        prefetch_pieces(dst + places[0].dst_offset, grid);
-    for (int64_t i = 0; i < num_places; i++) {
-        if (is_scattered && i + 1 < num_places)
-            prefetch_pieces(dst + places[i + 1].dst_offset, grid);
-        copy_grid_of_size(dst + places[i].dst_offset, src + places[i].src_offset, grid, false);
+    const int64_t bytes = grid->piece_bytes;
+    if (grid->num_outer == 1 && grid->dst_inner >= LINE_BYTES && bytes >= MIN_ACROSS_PIECE) {
+        if (bytes == 16)
+            copy_across(dst, src, grid, places, num_places, 16);
+        else if (bytes == 32)
+            copy_across(dst, src, grid, places, num_places, 32);
+        else
+            copy_across(dst, src, grid, places, num_places, bytes);
+        return;
     }
+    for (int64_t i = 0; i < num_places; i++)
+        copy_grid_of_size(dst + places[i].dst_offset, src + places[i].src_offset, grid, false);
 }
 
 /* Streaming pays where pieces fill whole lines, each by itself or one after the other. A single row in a few
