@@ -6,6 +6,7 @@
 #ifndef PAGEDKV_PAGEDKV_H
 #define PAGEDKV_PAGEDKV_H
 
+#include <pagedkv/attention.h>
 #include <pagedkv/audit.h>
 #include <pagedkv/batch.h>
 #include <pagedkv/blocks.h>

@@ -24,7 +24,7 @@ enum pkv_duplicates {
 
 struct pkv_step_options {
     size_t struct_size;
-    int64_t max_tokens; /* a slot_mapping of more entries is CAPACITY; 0: no limit */
+    int64_t max_tokens; /* more slots or queries than that are CAPACITY; 0: no limit */
     int64_t max_seqs;   /* a block_table of more sequences is CAPACITY; 0: no limit */
     const struct pkv_allocator *allocator; /* NULL: malloc and free; copied */
 };
@@ -69,8 +69,8 @@ PKV_API void pkv_step_destroy(struct pkv_step *step);
 
 /* The indices of one step. A tensor may be absent (ndim 0, data NULL) if no run needs it: a scatter
  * needs slot_mapping, a gather block_table and seq_lens, which come together or not at all;
- * seq_offsets count only with them. They are borrowed: they must stay unchanged until the last run
- * of the step. */
+ * seq_offsets count only with them. Attention needs query_start_loc beside them, and no
+ * seq_offsets. They are borrowed: they must stay unchanged until the last run of the step. */
 struct pkv_step_indices {
     size_t struct_size;
     int32_t duplicates; /* enum pkv_duplicates */
@@ -80,6 +80,12 @@ struct pkv_step_indices {
     struct pkv_tensor block_table;  /* [num_seqs, max_num_blocks_per_seq] int32 or int64 */
     struct pkv_tensor seq_lens;     /* [num_seqs] or [num_seqs + 1] int32 or int64 */
     struct pkv_tensor seq_offsets;  /* [num_seqs] int32 or int64, first token to read; absent: 0 */
+    /* [num_seqs + 1] int32 or int64: running totals of the query lengths, the first one 0. The queries of a
+     * sequence are its last tokens: 0 <= query length <= seq_len */
+    struct pkv_tensor query_start_loc;
+    /* Attention: so many tokens at the start of every sequence lie in the same blocks, entry by entry of
+     * block_table. They are then read once for many sequences (cascade attention). 0: none are known to be */
+    int64_t num_shared_tokens;
 };
 
 /* Checks the indices against the geometry of a cache, and takes them into the step.
@@ -91,14 +97,18 @@ struct pkv_step_indices {
  *          When the call fails, the step holds no indices
  * errors   of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
  *          MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, step, cache, indices), DTYPE (neither
- *          int32 nor int64; a block_table without seq_lens, or the reverse), RANK, SHAPE (seq_lens
- *          or seq_offsets of another number of sequences than block_table), CAPACITY (more than
- *          max_tokens or max_seqs), INVALID_ARGUMENT (duplicates, seq_lens_cumulative, a negative
- *          length or offset, running totals that fall or do not start at 0), SLOT_OUT_OF_RANGE (a
- *          slot beyond the last), DUPLICATE_SLOT (under REJECT), BLOCK_OUT_OF_RANGE (in an entry
- *          that a gather reads; all other entries may hold anything), POSITION_OUT_OF_RANGE
- *          (seq_offset + length beyond the table's width), OVERFLOW (positions or the sum of the
- *          lengths), BAD_STATE (a cache that pkv_cache_init has not filled), STRUCT_SIZE
+ *          int32 nor int64), NULL_ARGUMENT (a block_table without seq_lens, or the reverse;
+ *          query_start_loc or num_shared_tokens without both), RANK, SHAPE (seq_lens or seq_offsets
+ *          of another number of sequences than block_table; query_start_loc not of one more),
+ *          CAPACITY (more than max_tokens or max_seqs), INVALID_ARGUMENT (duplicates,
+ *          seq_lens_cumulative, a negative length or offset, running totals that fall or do not
+ *          start at 0, a query length above its seq_len, seq_offsets together with query_start_loc,
+ *          num_shared_tokens negative or above a seq_len, a shared block_table entry that differs
+ *          from the first sequence's), SLOT_OUT_OF_RANGE (a slot beyond the last), DUPLICATE_SLOT
+ *          (under REJECT), BLOCK_OUT_OF_RANGE (in an entry that a gather or attention reads; all
+ *          other entries may hold anything), POSITION_OUT_OF_RANGE (seq_offset + length beyond the
+ *          table's width), OVERFLOW (positions or the sum of the lengths), BAD_STATE (a cache that
+ *          pkv_cache_init has not filled), STRUCT_SIZE
  * threads  the caller's alone; no run of the step may be under way
  * cost     reads each index once, and under REJECT the slots once more for each 2,048 of them; no
  *          allocation

@@ -137,6 +137,87 @@ typedef void pkv_mean_add_fn(void *sums, const char *rows, int64_t row_stride, i
  * NaN of its type. Integer: division truncating toward zero. */
 typedef void pkv_mean_store_fn(char *dst, const void *sums, int64_t num_rows, int64_t num_channels);
 
+/* ---- Attention. Class BOUNDED: sums are float32 in the order given, where the C versions add in double. All
+ * float arrays are aligned to 64 bytes, and so is every row of one (strides are multiples of 16). A sum of one
+ * row is the same bytes whatever other rows, tokens after its last visible one, or addresses there are. ---- */
+
+/* Element types of queries, keys and values. */
+enum pkv_attention_type {
+    PKV_ATTENTION_F32,
+    PKV_ATTENTION_F16,
+    PKV_ATTENTION_BF16,
+    PKV_NUM_ATTENTION_TYPES
+};
+
+enum {
+    PKV_ATTENTION_TILE =
+        256, /* tokens that are attended to at once: the row stride of scores and weights */
+    PKV_ATTENTION_MAX_HEAD_SIZE = 576,
+    PKV_ATTENTION_MAX_ROWS = 128, /* queries times heads */
+    PKV_ATTENTION_PAD = 32,       /* heads in float arrays are padded to a multiple of it */
+    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head */
+    PKV_ATTENTION_SCRATCH = PKV_ATTENTION_MAX_HEAD_SIZE * 32
+};
+
+/* Keys or values of a tile, one head: the row of token t is at base + offsets[t]. */
+struct pkv_attention_tokens {
+    const char *base;
+    const int64_t *offsets; /* in bytes, [num_tokens] */
+    int64_t num_tokens;     /* 1 to PKV_ATTENTION_TILE */
+    /* Rows that are read after these, to be fetched into the second-level cache; num_next 0: none. */
+    const char *next_base;
+    const int64_t *next_offsets;
+    int64_t num_next;
+};
+
+/* scores[r][t] = sum over d = 0 ... head_size - 1, in this order, of query[r][d] * key[t][d], each step one fused
+ * multiply-add. Scores from num_tokens on may be overwritten with anything. */
+typedef void pkv_attention_scores_fn(float *scores, const float *query, int64_t query_stride,
+                                     int64_t num_rows, const struct pkv_attention_tokens *keys,
+                                     int64_t head_size, float *scratch);
+
+/* What a row sees of a tile, and how. */
+struct pkv_attention_row {
+    int32_t begin, end; /* tokens begin ... end - 1 of the tile; 0 <= begin <= end */
+    float slope;        /* ALiBi */
+    float distance;     /* position of token 0 minus that of the query */
+    const float *bias;  /* nullable: [num_tokens]; minus infinity: unseen. Any alignment */
+};
+
+/* Scores to weights: s(t) = softcap * tanh(scale * scores[r][t] / softcap) + slope * (distance + t) + bias[t] (without
+ * the tanh for softcap 0), max[r] the largest s that the row sees (minus infinity: none), weights[r][t] =
+ * exp(s(t) - max[r]), exactly 0 where unseen, sum[r] the sum of the weights. An unseen score has no effect, NaN
+ * or not. Weights from num_tokens on may be overwritten with anything. */
+typedef void pkv_attention_softmax_fn(float *scores, const struct pkv_attention_row *rows,
+                                      int64_t num_rows, int64_t num_tokens, float scale,
+                                      float softcap, float *max, float *sum);
+
+/* sum(d) = sum over t = 0 ... num_tokens - 1, in this order, of weights[r][t] * value[t][d], fused; a weight of
+ * 0 has no effect, whatever the value. acc[r][d] = sum(d) where keep is NULL, else acc[r][d] * keep[r] + sum(d) *
+ * add[r], the second product fused. acc is written up to the padded head size. */
+typedef void pkv_attention_values_fn(float *acc, int64_t acc_stride, const float *weights,
+                                     int64_t num_rows, const struct pkv_attention_tokens *values,
+                                     int64_t head_size, const float *keep, const float *add,
+                                     float *scratch);
+
+/* Two partial results to one: with m = larger of max[r] and other_max[r], keep[r] = exp(max[r] - m), add[r] =
+ * exp(other_max[r] - m), sum[r] = sum[r] * keep[r] + other_sum[r] * add[r], the second product fused; max[r] = m. A
+ * side whose maximum is minus infinity has the factor 0, the other one then exactly 1. */
+typedef void pkv_attention_factors_fn(float *max, float *sum, const float *other_max,
+                                      const float *other_sum, float *keep, float *add,
+                                      int64_t num_rows);
+
+/* acc[r][d] = acc[r][d] * keep[r] + other[r][d] * add[r], the second product fused, over the padded head size. */
+typedef void pkv_attention_merge_fn(float *acc, const float *other, int64_t acc_stride,
+                                    const float *keep, const float *add, int64_t num_rows,
+                                    int64_t head_size);
+
+/* to[i] = from[i] as a float32, count elements. Exact. */
+typedef void pkv_attention_load_fn(float *to, const char *from, int64_t count);
+
+/* to[i] = acc[i] * scale + 0 in the type, rounded to nearest even; what is not a number is the positive quiet NaN. */
+typedef void pkv_attention_store_fn(char *to, const float *acc, float scale, int64_t count);
+
 /* How a copy treats the caches. */
 enum pkv_copy_kind {
     PKV_COPY_CACHED, /* ordinary stores */
@@ -157,6 +238,13 @@ struct pkv_kernels {
     pkv_mean_add_fn *mean_add[PKV_NUM_MEAN_TYPES];
     pkv_mean_store_fn *mean_store[PKV_NUM_MEAN_TYPES];
     pkv_nsa_compress_fn *nsa_compress[PKV_NUM_HALF_TYPES];
+    pkv_attention_scores_fn *attention_scores[PKV_NUM_ATTENTION_TYPES];
+    pkv_attention_values_fn *attention_values[PKV_NUM_ATTENTION_TYPES];
+    pkv_attention_load_fn *attention_load[PKV_NUM_ATTENTION_TYPES];
+    pkv_attention_store_fn *attention_store[PKV_NUM_ATTENTION_TYPES];
+    pkv_attention_softmax_fn *attention_softmax;
+    pkv_attention_factors_fn *attention_factors;
+    pkv_attention_merge_fn *attention_merge;
     int32_t copy_level; /* enum pkv_cpu_level of the copies: their names in explanations */
 };
 
@@ -172,6 +260,10 @@ void pkv_nsa_compress_init_c(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_avx2(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_avx512(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_neon(struct pkv_kernels *kernels);
+void pkv_attention_init_c(struct pkv_kernels *kernels);
+void pkv_attention_init_avx2(struct pkv_kernels *kernels);
+void pkv_attention_init_avx512(struct pkv_kernels *kernels);
+void pkv_attention_init_neon(struct pkv_kernels *kernels);
 void pkv_mean_init_c(struct pkv_kernels *kernels);
 void pkv_mean_init_avx2(struct pkv_kernels *kernels);
 void pkv_mean_init_avx512(struct pkv_kernels *kernels);

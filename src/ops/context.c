@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "cpu/cpu.h"
 
+enum { SCRATCH_ALIGNMENT = 64 };
+
 const char *pkv_run_mode_name(int32_t run_mode) {
     switch (run_mode) {
     case PKV_RUN_MODE_NATIVE:
@@ -83,10 +85,26 @@ enum pkv_status pkv_context_create(struct pkv_context **context,
     return PKV_STATUS_OK;
 }
 
+enum pkv_status pkv_context_reserve(struct pkv_context *context, size_t bytes, const char *function,
+                                    struct pkv_error *error) {
+    if (bytes <= context->scratch_bytes)
+        return PKV_STATUS_OK;
+    void *memory = pkv_alloc(&context->allocator, bytes, SCRATCH_ALIGNMENT);
+    if (memory == NULL)
+        return pkv_error_set(error, PKV_STATUS_OUT_OF_MEMORY, function, NULL, PKV_ERROR_NONE,
+                             PKV_ERROR_NONE, (int64_t)bytes,
+                             "the allocator has no memory of that many bytes");
+    pkv_free(&context->allocator, context->scratch);
+    context->scratch = memory;
+    context->scratch_bytes = bytes;
+    return PKV_STATUS_OK;
+}
+
 void pkv_context_destroy(struct pkv_context *context) {
     if (context == NULL)
         return;
     const struct pkv_allocator allocator = context->allocator;
+    pkv_free(&allocator, context->scratch);
     pkv_free(&allocator, context);
 }
 

@@ -16,7 +16,13 @@ struct pkv_context {
     int32_t cpu_level;
     struct pkv_kernels kernels;
     struct pkv_error last_error;
+    void *scratch; /* aligned to 64 bytes; NULL: none */
+    size_t scratch_bytes;
 };
+
+/* Gives the context at least so many bytes of scratch; what was in it is lost. */
+enum pkv_status pkv_context_reserve(struct pkv_context *context, size_t bytes, const char *function,
+                                    struct pkv_error *error);
 
 /* Ends a public function that worked on *facts: records a refusal in the context (nullable) and hands it to
  * the caller. Returns status. */

@@ -204,6 +204,14 @@ int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b) {
     return step->seq_offsets.data ? pkv_vector_at(&step->seq_offsets, b) : 0;
 }
 
+int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b) {
+    return pkv_vector_at(&step->query_start_loc, b);
+}
+
+int64_t pkv_step_query_len(const struct pkv_step *step, int64_t b) {
+    return pkv_step_query_start(step, b + 1) - pkv_step_query_start(step, b);
+}
+
 struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b) {
     return pkv_vector_offset(&step->table_row, b * step->table_row_stride);
 }
@@ -302,8 +310,87 @@ static enum pkv_status set_gather(struct pkv_step *step, const struct pkv_step_i
     return check_lengths(step, function, error);
 }
 
+static enum pkv_status check_query_lens(struct pkv_step *step, const char *function,
+                                        struct pkv_error *error) {
+    const char *const name = "query_start_loc";
+    if (pkv_step_query_start(step, 0) != 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, 0,
+                             pkv_step_query_start(step, 0), 0, "must start its totals at");
+    for (int64_t b = 0; b < step->num_seqs; b++) {
+        const int64_t start = pkv_step_query_start(step, b),
+                      end = pkv_step_query_start(step, b + 1);
+        const int64_t seq_len = pkv_step_seq_len(step, b);
+        if (end < start)
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, b + 1, end,
+                                 start, "must not fall below the total before it");
+        if (end - start > seq_len)
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, b + 1,
+                                 end - start, seq_len,
+                                 "must not give a sequence more queries than it has tokens");
+    }
+    step->num_queries = pkv_step_query_start(step, step->num_seqs);
+    if (step->max_tokens != 0 && step->num_queries > step->max_tokens)
+        return pkv_error_set(error, PKV_STATUS_CAPACITY, function, name, PKV_ERROR_NONE,
+                             step->num_queries, step->max_tokens,
+                             "has more tokens than the step was created for");
+    return PKV_STATUS_OK;
+}
+
+/* Every sequence has the first one's entries for the shared tokens. */
+static enum pkv_status check_shared(struct pkv_step *step, int64_t num_shared, const char *function,
+                                    struct pkv_error *error) {
+    if (num_shared < 0)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "num_shared_tokens",
+                             PKV_ERROR_NONE, num_shared, 0, "must be at least");
+    const int64_t num_entries =
+        num_shared / step->block_size + (num_shared % step->block_size != 0);
+    const struct pkv_vector first = pkv_step_table_row(step, 0);
+    for (int64_t b = 0; b < step->num_seqs && num_shared > 0; b++) {
+        const struct pkv_vector row = pkv_step_table_row(step, b);
+        if (num_shared > pkv_step_seq_len(step, b))
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "num_shared_tokens",
+                                 b, num_shared, pkv_step_seq_len(step, b),
+                                 "must not be more than the tokens of any sequence");
+        for (int64_t i = 0; i < num_entries; i++) {
+            if (pkv_vector_at(&row, i) != pkv_vector_at(&first, i))
+                return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "block_table",
+                                     b * row.count + i, pkv_vector_at(&row, i),
+                                     pkv_vector_at(&first, i),
+                                     "must be the first sequence's entry: its tokens are shared");
+        }
+    }
+    step->num_shared_tokens = num_shared;
+    return PKV_STATUS_OK;
+}
+
+static enum pkv_status set_queries(struct pkv_step *step, const struct pkv_step_indices *indices,
+                                   const char *function, struct pkv_error *error) {
+    struct pkv_tensor totals;
+    enum pkv_status status =
+        pkv_tensor_read_index(&totals, &indices->query_start_loc, 1,
+                              (struct pkv_where){function, "query_start_loc", error});
+    if (status != PKV_STATUS_OK)
+        return status;
+    if (step->seq_offsets.data)
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_offsets",
+                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must be absent where query_start_loc is given");
+    if (totals.shape[0] != step->num_seqs + 1)
+        return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function, "query_start_loc", 0,
+                                  totals.shape[0], step->num_seqs + 1,
+                                  "must be one more than the sequences of block_table");
+    step->query_start_loc = pkv_vector_along(&totals, 0);
+    step->has_queries = true;
+    status = check_query_lens(step, function, error);
+    return status == PKV_STATUS_OK ? check_shared(step, indices->num_shared_tokens, function, error)
+                                   : status;
+}
+
 static void clear(struct pkv_step *step) {
     step->is_set = false;
+    step->has_queries = false;
+    step->num_queries = 0;
+    step->num_shared_tokens = 0;
     step->has_gather = false;
     step->has_slots = false;
     step->seq_offsets = (struct pkv_vector){0};
@@ -340,13 +427,19 @@ static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kern
     const bool has_table = !pkv_tensor_is_absent(&indices->block_table);
     const bool has_lengths = !pkv_tensor_is_absent(&indices->seq_lens);
     const bool has_offsets = !pkv_tensor_is_absent(&indices->seq_offsets);
-    if (!has_table && (has_lengths || has_offsets))
+    const bool has_queries = !pkv_tensor_is_absent(&indices->query_start_loc);
+    if (!has_table && (has_lengths || has_offsets || has_queries))
         return pkv_refuse_null(function, "block_table", error);
     if (has_table && !has_lengths)
         return pkv_refuse_null(function, "seq_lens", error);
+    if (!has_queries && indices->num_shared_tokens != 0)
+        return pkv_refuse_null(function, "query_start_loc", error);
+    enum pkv_status status = PKV_STATUS_OK;
     if (has_table)
-        return set_gather(step, indices, function, error);
-    return PKV_STATUS_OK;
+        status = set_gather(step, indices, function, error);
+    if (status == PKV_STATUS_OK && has_queries)
+        status = set_queries(step, indices, function, error);
+    return status;
 }
 
 enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_kernels *kernels,

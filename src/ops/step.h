@@ -37,6 +37,11 @@ struct pkv_step {
     struct pkv_vector seq_lens;
     struct pkv_vector seq_offsets; /* data NULL: all 0 */
     int64_t num_gather_tokens;
+
+    bool has_queries;
+    struct pkv_vector query_start_loc;
+    int64_t num_queries;
+    int64_t num_shared_tokens;
 };
 
 /* Which tokens belong to a part of the work: those of [first_token, end_token) with low <= slot < high.
@@ -72,6 +77,10 @@ enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_ker
 /* Length and first token of sequence b. */
 int64_t pkv_step_seq_len(const struct pkv_step *step, int64_t b);
 int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b);
+
+/* Queries of sequence b, and the number of its first one. */
+int64_t pkv_step_query_len(const struct pkv_step *step, int64_t b);
+int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b);
 
 /* The block table row of sequence b. */
 struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b);

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The definitions of the attention kernels: what each of them computes, one number after the other, with sums
+ * in double.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/formats.h"
+#include "kernels/kernels.h"
+
+static float load_f32(const char *from) {
+    float value;
+    memcpy(&value, from, sizeof(value));
+    return value;
+}
+
+static float load_f16(const char *from) {
+    uint16_t code;
+    memcpy(&code, from, sizeof(code));
+    return pkv_f16_to_f32(code);
+}
+
+static float load_bf16(const char *from) {
+    uint16_t code;
+    memcpy(&code, from, sizeof(code));
+    return pkv_bf16_to_f32(code);
+}
+
+static void store_f32(char *to, float value) {
+    memcpy(to, &value, sizeof(value));
+}
+
+static void store_f16(char *to, float value) {
+    const uint16_t code = pkv_f32_to_f16(value);
+    memcpy(to, &code, sizeof(code));
+}
+
+static void store_bf16(char *to, float value) {
+    const uint16_t code = pkv_f32_to_bf16(value);
+    memcpy(to, &code, sizeof(code));
+}
+
+static int64_t padded(int64_t head_size) {
+    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
+}
+
+/* Where the C versions and the vector versions agree: one rounding for both products. */
+static float combine(float kept, float keep, float added, float add) {
+    return fmaf(added, add, kept * keep);
+}
+
+#define DEFINE_TYPE(type, bytes)                                                                   \
+    static void scores_##type(float *scores, const float *query, int64_t query_stride,             \
+                              int64_t num_rows, const struct pkv_attention_tokens *keys,           \
+                              int64_t head_size, float *scratch) {                                 \
+        (void)scratch;                                                                             \
+        for (int64_t r = 0; r < num_rows; r++) {                                                   \
+            for (int64_t t = 0; t < keys->num_tokens; t++) {                                       \
+                double sum = 0;                                                                    \
+                for (int64_t d = 0; d < head_size; d++)                                            \
+                    sum += (double)query[r * query_stride + d] *                                   \
+                           (double)load_##type(keys->base + keys->offsets[t] + d * bytes);         \
+                scores[r * PKV_ATTENTION_TILE + t] = (float)sum;                                   \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static void values_##type(float *acc, int64_t acc_stride, const float *weights,                \
+                              int64_t num_rows, const struct pkv_attention_tokens *values,         \
+                              int64_t head_size, const float *keep, const float *add,              \
+                              float *scratch) {                                                    \
+        (void)scratch;                                                                             \
+        for (int64_t r = 0; r < num_rows; r++) {                                                   \
+            for (int64_t d = 0; d < padded(head_size); d++) {                                      \
+                double sum = 0;                                                                    \
+                for (int64_t t = 0; t < values->num_tokens && d < head_size; t++) {                \
+                    const float weight = weights[r * PKV_ATTENTION_TILE + t];                      \
+                    if (weight != 0)                                                               \
+                        sum += (double)weight *                                                    \
+                               (double)load_##type(values->base + values->offsets[t] + d * bytes); \
+                }                                                                                  \
+                float *to = &acc[r * acc_stride + d];                                              \
+                *to = keep ? combine(*to, keep[r], (float)sum, add[r]) : (float)sum;               \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static void load_all_##type(float *to, const char *from, int64_t count) {                      \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            to[i] = load_##type(from + i * bytes);                                                 \
+    }                                                                                              \
+                                                                                                   \
+    static void store_all_##type(char *to, const float *acc, float scale, int64_t count) {         \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            const float value = acc[i] * scale + 0.0f;                                             \
+            store_##type(to + i * bytes, isnan(value) ? (float)NAN : value);                       \
+        }                                                                                          \
+    }
+
+DEFINE_TYPE(f32, 4)
+DEFINE_TYPE(f16, 2)
+DEFINE_TYPE(bf16, 2)
+
+static double score(float product, const struct pkv_attention_row *row, int64_t t, float scale,
+                    float softcap) {
+    double s = (double)scale * (double)product;
+    if (softcap != 0)
+        s = (double)softcap * tanh(s / (double)softcap);
+    s += (double)row->slope * ((double)row->distance + (double)t);
+    return row->bias ? s + (double)row->bias[t] : s;
+}
+
+static void softmax(float *scores, const struct pkv_attention_row *rows, int64_t num_rows,
+                    int64_t num_tokens, float scale, float softcap, float *max, float *sum) {
+    for (int64_t r = 0; r < num_rows; r++) {
+        float *row = &scores[r * PKV_ATTENTION_TILE];
+        double total = 0;
+        max[r] = -INFINITY;
+        for (int64_t t = 0; t < num_tokens; t++) {
+            const bool is_seen = t >= rows[r].begin && t < rows[r].end &&
+                                 !(rows[r].bias && rows[r].bias[t] == -INFINITY);
+            row[t] = is_seen ? (float)score(row[t], &rows[r], t, scale, softcap) : -INFINITY;
+            if (row[t] > max[r] || isnan(row[t]))
+                max[r] = row[t];
+        }
+        for (int64_t t = 0; t < num_tokens; t++) {
+            row[t] = row[t] == -INFINITY ? 0.0f : (float)exp((double)row[t] - (double)max[r]);
+            total += (double)row[t];
+        }
+        sum[r] = (float)total;
+    }
+}
+
+static void factors(float *max, float *sum, const float *other_max, const float *other_sum,
+                    float *keep, float *add, int64_t num_rows) {
+    for (int64_t r = 0; r < num_rows; r++) {
+        const float m = max[r] > other_max[r] || isnan(max[r]) ? max[r] : other_max[r];
+        keep[r] = max[r] == -INFINITY ? 0.0f : (float)exp((double)max[r] - (double)m);
+        add[r] = other_max[r] == -INFINITY ? 0.0f : (float)exp((double)other_max[r] - (double)m);
+        sum[r] = combine(sum[r], keep[r], other_sum[r], add[r]);
+        max[r] = m;
+    }
+}
+
+static void merge(float *acc, const float *other, int64_t acc_stride, const float *keep,
+                  const float *add, int64_t num_rows, int64_t head_size) {
+    for (int64_t r = 0; r < num_rows; r++) {
+        for (int64_t i = r * acc_stride; i < r * acc_stride + padded(head_size); i++)
+            acc[i] = combine(acc[i], keep[r], other[i], add[r]);
+    }
+}
+
+void pkv_attention_init_c(struct pkv_kernels *kernels) {
+    kernels->attention_scores[PKV_ATTENTION_F32] = scores_f32;
+    kernels->attention_scores[PKV_ATTENTION_F16] = scores_f16;
+    kernels->attention_scores[PKV_ATTENTION_BF16] = scores_bf16;
+    kernels->attention_values[PKV_ATTENTION_F32] = values_f32;
+    kernels->attention_values[PKV_ATTENTION_F16] = values_f16;
+    kernels->attention_values[PKV_ATTENTION_BF16] = values_bf16;
+    kernels->attention_load[PKV_ATTENTION_F32] = load_all_f32;
+    kernels->attention_load[PKV_ATTENTION_F16] = load_all_f16;
+    kernels->attention_load[PKV_ATTENTION_BF16] = load_all_bf16;
+    kernels->attention_store[PKV_ATTENTION_F32] = store_all_f32;
+    kernels->attention_store[PKV_ATTENTION_F16] = store_all_f16;
+    kernels->attention_store[PKV_ATTENTION_BF16] = store_all_bf16;
+    kernels->attention_softmax = softmax;
+    kernels->attention_factors = factors;
+    kernels->attention_merge = merge;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The bodies of the attention kernels that work on rows of floats: weights, factors, merges, conversions. The two
+ * products are in attention_products.h. The including file defines, for its instruction set:
+ *
+ *   fvec, FVEC_LANES                       a vector of float, at most 16 lanes
+ *   fvec_load, fvec_store                  unaligned
+ *   fvec_load_part(p, count), fvec_store_part(p, v, count)
+ *                                          the first count elements alone; the others are 0
+ *   fvec_set, fvec_iota                    one float everywhere; 0, 1, 2, ...
+ *   fvec_add, fvec_sub, fvec_mul, fvec_div
+ *   fvec_fma(a, b, c)                      a * b + c, fused
+ *   fvec_max, fvec_min (a, b)              b where one of them is not a number
+ *   fvec_round, fvec_scale(x, n)           to the nearest integer; x * 2^n for integers -126 <= n <= 127
+ *   fmask, fvec_less(a, b), fvec_is_nan    comparisons
+ *   fvec_select(mask, a, b)                a where the mask is set, else b
+ *   fvec_any_nan(v)                        bool
+ *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
+ *   fvec_load_f16, fvec_load_bf16, each also _part      FVEC_LANES elements to float
+ *   fvec_store_f16, fvec_store_bf16, each also _part    to nearest even; NaN comes as the positive quiet one
+ */
+#ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
+#define PKV_KERNELS_TEMPLATE_ATTENTION_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* exp(x) for x <= 0, relative error below 2^-22; 0 below LOWEST, where the result would be denormal; exactly 1 for 0; NaN
+ * stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for exp(r) the polynomial of Cephes' expf. */
+static inline fvec exp_negative(fvec x) {
+    const float LOWEST = -87.33654f;
+    const fvec n = fvec_round(fvec_mul(x, fvec_set(1.44269504f)));
+    fvec r = fvec_fma(n, fvec_set(-0.693359375f), x);
+    r = fvec_fma(n, fvec_set(2.12194440e-4f), r);
+    fvec p = fvec_set(1.9875691500e-4f);
+    p = fvec_fma(p, r, fvec_set(1.3981999507e-3f));
+    p = fvec_fma(p, r, fvec_set(8.3334519073e-3f));
+    p = fvec_fma(p, r, fvec_set(4.1665795894e-2f));
+    p = fvec_fma(p, r, fvec_set(1.6666665459e-1f));
+    p = fvec_fma(p, r, fvec_set(5.0000001201e-1f));
+    const fvec y = fvec_add(fvec_fma(p, fvec_mul(r, r), r), fvec_set(1.0f));
+    return fvec_select(fvec_less(x, fvec_set(LOWEST)), fvec_set(0.0f), fvec_scale(y, n));
+}
+
+/* tanh(x), absolute error below 2^-21: the rational function of degrees 13 and 6 that Eigen and XNNPACK use, which
+ * is 1 to a rounding where it is clamped. */
+static inline fvec tanh_any(fvec x) {
+    const fvec limit = fvec_set(7.90531110763549805f);
+    const fvec c = fvec_max(fvec_set(-7.90531110763549805f), fvec_min(limit, x));
+    const fvec q = fvec_mul(c, c);
+    fvec p = fvec_set(-2.76076847742355e-16f);
+    p = fvec_fma(p, q, fvec_set(2.00018790482477e-13f));
+    p = fvec_fma(p, q, fvec_set(-8.60467152213735e-11f));
+    p = fvec_fma(p, q, fvec_set(5.12229709037114e-08f));
+    p = fvec_fma(p, q, fvec_set(1.48572235717979e-05f));
+    p = fvec_fma(p, q, fvec_set(6.37261928875436e-04f));
+    p = fvec_fma(p, q, fvec_set(4.89352455891786e-03f));
+    fvec d = fvec_set(1.19825839466702e-06f);
+    d = fvec_fma(d, q, fvec_set(1.18534705686654e-04f));
+    d = fvec_fma(d, q, fvec_set(2.26843463243900e-03f));
+    d = fvec_fma(d, q, fvec_set(4.89352518554385e-03f));
+    return fvec_div(fvec_mul(p, c), d);
+}
+
+/* What turns a product into a score. */
+struct scoring {
+    fvec scale, softcap, inverse_softcap, slope, distance;
+    bool has_softcap;
+};
+
+static inline fvec score_of(fvec product, const struct scoring *how, int64_t t) {
+    fvec s = fvec_mul(product, how->scale);
+    if (how->has_softcap)
+        s = fvec_mul(tanh_any(fvec_mul(s, how->inverse_softcap)), how->softcap);
+    const fvec place = fvec_add(how->distance, fvec_add(fvec_iota(), fvec_set((float)t)));
+    return fvec_fma(how->slope, place, s);
+}
+
+/* s where the row sees the token, minus infinity elsewhere. */
+static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int64_t t,
+                               int64_t num_tokens) {
+    const fvec unseen = fvec_set(-INFINITY);
+    if (row->bias) {
+        const fvec bias = t + FVEC_LANES <= num_tokens
+                              ? fvec_load(row->bias + t)
+                              : fvec_load_part(row->bias + t, num_tokens - t);
+        s = fvec_select(fvec_less(unseen, bias), fvec_add(s, bias), unseen);
+        s = fvec_select(fvec_is_nan(bias), bias, s);
+    }
+    if (t < row->begin || t + FVEC_LANES > row->end) {
+        const fvec token = fvec_add(fvec_iota(), fvec_set((float)t));
+        s = fvec_select(fvec_less(token, fvec_set((float)row->begin)), unseen, s);
+        s = fvec_select(fvec_less(token, fvec_set((float)row->end)), s, unseen);
+    }
+    return s;
+}
+
+static inline void softmax_row(float *scores, const struct pkv_attention_row *row,
+                               int64_t num_tokens, const struct scoring *how, float *max,
+                               float *sum) {
+    const int64_t first = row->begin / FVEC_LANES * FVEC_LANES;
+    const int64_t last = row->begin < row->end ? row->end : first;
+    fvec highest = fvec_set(-INFINITY), total = fvec_set(0.0f);
+    for (int64_t t = first; t < last; t += FVEC_LANES) {
+        const fvec s = hide_unseen(score_of(fvec_load(scores + t), how, t), row, t, num_tokens);
+        highest = fvec_max(s, highest);
+        fvec_store(scores + t, s);
+    }
+    const float m = fvec_reduce_max(highest);
+    const fvec shift = fvec_set(m == -INFINITY ? 0.0f : m);
+    int64_t t = 0;
+    for (; t < first; t += FVEC_LANES)
+        fvec_store(scores + t, fvec_set(0.0f));
+    for (; t < last; t += FVEC_LANES) {
+        const fvec weight = exp_negative(fvec_sub(fvec_load(scores + t), shift));
+        fvec_store(scores + t, weight);
+        total = fvec_add(total, weight);
+    }
+    for (; t < num_tokens; t += FVEC_LANES)
+        fvec_store(scores + t, fvec_set(0.0f));
+    *sum = fvec_reduce_add(total);
+    *max = isnan(*sum) ? *sum : m;
+}
+
+static void attention_softmax(float *scores, const struct pkv_attention_row *rows, int64_t num_rows,
+                              int64_t num_tokens, float scale, float softcap, float *max,
+                              float *sum) {
+    struct scoring how = {
+        .scale = fvec_set(scale),
+        .softcap = fvec_set(softcap),
+        .inverse_softcap = fvec_set(softcap == 0 ? 0.0f : 1.0f / softcap),
+        .has_softcap = softcap != 0,
+    };
+    for (int64_t r = 0; r < num_rows; r++) {
+        how.slope = fvec_set(rows[r].slope);
+        how.distance = fvec_set(rows[r].distance);
+        softmax_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, &how, &max[r], &sum[r]);
+    }
+}
+
+static inline fvec factor(fvec max, fvec m) {
+    const fmask is_seen = fvec_less(fvec_set(-INFINITY), max);
+    const fvec f = exp_negative(fvec_sub(max, m));
+    return fvec_select(fvec_is_nan(max), max, fvec_select(is_seen, f, fvec_set(0.0f)));
+}
+
+static void attention_factors(float *max, float *sum, const float *other_max,
+                              const float *other_sum, float *keep, float *add, int64_t num_rows) {
+    for (int64_t r = 0; r < num_rows; r += FVEC_LANES) {
+        const int64_t count = num_rows - r < FVEC_LANES ? num_rows - r : FVEC_LANES;
+        const fvec a = fvec_load_part(max + r, count), b = fvec_load_part(other_max + r, count);
+        const fvec m = fvec_select(fvec_is_nan(a), a, fvec_max(a, b));
+        const fvec k = factor(a, m), n = factor(b, m);
+        const fvec kept = fvec_mul(fvec_load_part(sum + r, count), k);
+        fvec_store_part(sum + r, fvec_fma(fvec_load_part(other_sum + r, count), n, kept), count);
+        fvec_store_part(max + r, m, count);
+        fvec_store_part(keep + r, k, count);
+        fvec_store_part(add + r, n, count);
+    }
+}
+
+static inline int64_t padded_head(int64_t head_size) {
+    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
+}
+
+static void attention_merge(float *acc, const float *other, int64_t acc_stride, const float *keep,
+                            const float *add, int64_t num_rows, int64_t head_size) {
+    for (int64_t r = 0; r < num_rows; r++) {
+        const fvec k = fvec_set(keep[r]), n = fvec_set(add[r]);
+        for (int64_t i = r * acc_stride; i < r * acc_stride + padded_head(head_size);
+             i += FVEC_LANES)
+            fvec_store(acc + i, fvec_fma(fvec_load(other + i), n, fvec_mul(fvec_load(acc + i), k)));
+    }
+}
+
+static inline fvec fvec_load_f32(const char *p) {
+    return fvec_load((const float *)(const void *)p);
+}
+
+static inline fvec fvec_load_f32_part(const char *p, int64_t count) {
+    return fvec_load_part((const float *)(const void *)p, count);
+}
+
+static inline void fvec_store_f32(char *p, fvec v) {
+    fvec_store((float *)(void *)p, v);
+}
+
+static inline void fvec_store_f32_part(char *p, fvec v, int64_t count) {
+    fvec_store_part((float *)(void *)p, v, count);
+}
+
+static inline fvec outgoing(fvec acc, fvec scale) {
+    const fvec v = fvec_add(fvec_mul(acc, scale), fvec_set(0.0f));
+    return fvec_select(fvec_is_nan(v), fvec_set((float)NAN), v);
+}
+
+#define DEFINE_CONVERSIONS(type, bytes)                                                            \
+    static void attention_load_##type(float *to, const char *from, int64_t count) {                \
+        int64_t i = 0;                                                                             \
+        for (; i + FVEC_LANES <= count; i += FVEC_LANES)                                           \
+            fvec_store(to + i, fvec_load_##type(from + i * bytes));                                \
+        if (i < count)                                                                             \
+            fvec_store_part(to + i, fvec_load_##type##_part(from + i * bytes, count - i),          \
+                            count - i);                                                            \
+    }                                                                                              \
+                                                                                                   \
+    static void attention_store_##type(char *to, const float *acc, float scale, int64_t count) {   \
+        const fvec factor_of_all = fvec_set(scale);                                                \
+        int64_t i = 0;                                                                             \
+        for (; i + FVEC_LANES <= count; i += FVEC_LANES)                                           \
+            fvec_store_##type(to + i * bytes, outgoing(fvec_load(acc + i), factor_of_all));        \
+        if (i < count)                                                                             \
+            fvec_store_##type##_part(to + i * bytes,                                               \
+                                     outgoing(fvec_load_part(acc + i, count - i), factor_of_all),  \
+                                     count - i);                                                   \
+    }
+
+DEFINE_CONVERSIONS(f32, 4)
+DEFINE_CONVERSIONS(f16, 2)
+DEFINE_CONVERSIONS(bf16, 2)
+
+#endif

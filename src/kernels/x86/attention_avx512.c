@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention in AVX-512: the shared bodies over this instruction set's vectors.
+ */
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef __m512 fvec;
+typedef __m512i tvec;
+typedef __mmask16 fmask;
+
+enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8 };
+
+static inline __mmask16 first_lanes(int64_t count) {
+    return (__mmask16)((1u << count) - 1);
+}
+
+static inline fvec fvec_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+
+static inline void fvec_store(float *p, fvec v) {
+    _mm512_storeu_ps(p, v);
+}
+
+static inline fvec fvec_load_part(const float *p, int64_t count) {
+    return _mm512_maskz_loadu_ps(first_lanes(count), p);
+}
+
+static inline void fvec_store_part(float *p, fvec v, int64_t count) {
+    _mm512_mask_storeu_ps(p, first_lanes(count), v);
+}
+
+static inline fvec fvec_set(float x) {
+    return _mm512_set1_ps(x);
+}
+
+static inline fvec fvec_iota(void) {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+static inline fvec fvec_add(fvec a, fvec b) {
+    return _mm512_add_ps(a, b);
+}
+
+static inline fvec fvec_sub(fvec a, fvec b) {
+    return _mm512_sub_ps(a, b);
+}
+
+static inline fvec fvec_mul(fvec a, fvec b) {
+    return _mm512_mul_ps(a, b);
+}
+
+static inline fvec fvec_div(fvec a, fvec b) {
+    return _mm512_div_ps(a, b);
+}
+
+static inline fvec fvec_fma(fvec a, fvec b, fvec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline fvec fvec_max(fvec a, fvec b) {
+    return _mm512_max_ps(a, b);
+}
+
+static inline fvec fvec_min(fvec a, fvec b) {
+    return _mm512_min_ps(a, b);
+}
+
+static inline fvec fvec_round(fvec x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline fvec fvec_scale(fvec x, fvec n) {
+    return _mm512_scalef_ps(x, n);
+}
+
+static inline fmask fvec_less(fvec a, fvec b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+static inline fmask fvec_is_nan(fvec v) {
+    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+}
+
+static inline fvec fvec_select(fmask mask, fvec a, fvec b) {
+    return _mm512_mask_blend_ps(mask, b, a);
+}
+
+static inline bool fvec_any_nan(fvec v) {
+    return fvec_is_nan(v) != 0;
+}
+
+static inline float fvec_reduce_max(fvec v) {
+    return _mm512_reduce_max_ps(v);
+}
+
+/* Halves, then quarters, and so on. */
+static inline float fvec_reduce_add(fvec v) {
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(1, 0, 3, 2)));
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(2, 3, 0, 1)));
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm512_cvtss_f32(v);
+}
+
+static inline __m256i load_16(const char *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline __m256i load_16_part(const char *p, int64_t count) {
+    return _mm256_maskz_loadu_epi16(first_lanes(count), p);
+}
+
+static inline void store_16(char *p, __m256i v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+
+static inline void store_16_part(char *p, __m256i v, int64_t count) {
+    _mm256_mask_storeu_epi16(p, first_lanes(count), v);
+}
+
+static inline fvec widen_bf16(__m256i codes) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(codes), 16));
+}
+
+static inline __m256i narrow_f16(fvec v) {
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* By integers: the conversion instruction would flush denormals. */
+static inline __m256i narrow_bf16(fvec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+
+static inline fvec fvec_load_f16(const char *p) {
+    return _mm512_cvtph_ps(load_16(p));
+}
+
+static inline fvec fvec_load_f16_part(const char *p, int64_t count) {
+    return _mm512_cvtph_ps(load_16_part(p, count));
+}
+
+static inline void fvec_store_f16(char *p, fvec v) {
+    store_16(p, narrow_f16(v));
+}
+
+static inline void fvec_store_f16_part(char *p, fvec v, int64_t count) {
+    store_16_part(p, narrow_f16(v), count);
+}
+
+static inline fvec fvec_load_bf16(const char *p) {
+    return widen_bf16(load_16(p));
+}
+
+static inline fvec fvec_load_bf16_part(const char *p, int64_t count) {
+    return widen_bf16(load_16_part(p, count));
+}
+
+static inline void fvec_store_bf16(char *p, fvec v) {
+    store_16(p, narrow_bf16(v));
+}
+
+static inline void fvec_store_bf16_part(char *p, fvec v, int64_t count) {
+    store_16_part(p, narrow_bf16(v), count);
+}
+
+static inline tvec tvec_load(const char *p) {
+    return _mm512_loadu_si512(p);
+}
+
+static inline tvec tvec_load_part(const char *p, int64_t bytes) {
+    return _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, p);
+}
+
+static inline fvec tvec_f32(tvec t) {
+    return _mm512_castsi512_ps(t);
+}
+
+static inline fvec tvec_low_f16(tvec t) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(t));
+}
+
+static inline fvec tvec_high_f16(tvec t) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(t, 16)));
+}
+
+static inline fvec tvec_low_bf16(tvec t) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(t, 16));
+}
+
+static inline fvec tvec_high_bf16(tvec t) {
+    return _mm512_castsi512_ps(_mm512_and_si512(t, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* Words, pairs of words, then quarters of a vector find their places. */
+static inline void tvec_transpose(tvec *t) {
+    tvec a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(t[i], t[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0x88);
+        t[i + 8] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0xdd);
+        t[i + 12] = _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0xdd);
+    }
+}
+
+static inline void prefetch_l2(const char *p) {
+    _mm_prefetch(p, _MM_HINT_T1);
+}
+
+#include "kernels/template/attention.h"
+#include "kernels/template/attention_products.h"
+
+void pkv_attention_init_avx512(struct pkv_kernels *kernels) {
+    attention_init(kernels);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rows of a unit: their queries and places on the way in, what they see of a tile, their results on the way
+ * out.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/formats.h"
+#include "ops/attention.h"
+
+static int64_t row_bytes(const struct pkv_tensor *tensor, int32_t axis) {
+    return tensor->strides[axis] * pkv_dtype_bytes(tensor->dtype);
+}
+
+void pkv_attention_load_rows(const struct pkv_attention_job *job,
+                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_unit *unit) {
+    const struct pkv_paged_attention_plan *plan = job->plan;
+    const int64_t num_rows = unit->row_end - unit->row, bytes = pkv_dtype_bytes(job->query.dtype);
+    int64_t seq = unit->seq;
+    for (int64_t r = 0; r < num_rows; r++) {
+        const int64_t row = unit->row + r;
+        while (pkv_step_query_start(job->step, seq + 1) * plan->group <= row)
+            seq++;
+        slot->places[r] = pkv_attention_place(job, seq, row);
+    }
+    for (int64_t head = unit->head; head < unit->head_end; head++) {
+        for (int64_t r = 0; r < num_rows; r++) {
+            const struct pkv_attention_place *place = &slot->places[r];
+            const char *from = (const char *)job->query.data +
+                               place->token * row_bytes(&job->query, 0) +
+                               (head * plan->group + place->head) * row_bytes(&job->query, 1);
+            float *to = slot->query + ((head - unit->head) * num_rows + r) * slot->query_stride;
+            if (job->query.strides[2] == 1 || plan->head_size == 1) {
+                job->kernels->attention_load[job->query_type](to, from, plan->head_size);
+                continue;
+            }
+            for (int64_t d = 0; d < plan->head_size; d++)
+                job->kernels->attention_load[job->query_type](
+                    to + d, from + d * job->query.strides[2] * bytes, 1);
+        }
+    }
+}
+
+/* What the mask adds to the scores of a token's query; NULL where it has no say in the tile. */
+static const float *fill_bias(const struct pkv_attention_job *job, float *bias,
+                              const struct pkv_attention_place *place, int64_t tile,
+                              int64_t num_tokens) {
+    const struct pkv_tensor *mask = &job->mask;
+    const int64_t width = mask->shape[1];
+    const int64_t column =
+        tile * PKV_ATTENTION_TILE + width - pkv_step_seq_len(job->step, place->seq);
+    if (column + num_tokens <= 0)
+        return NULL;
+    const char *row = (const char *)mask->data + place->token * row_bytes(mask, 0);
+    const int64_t step = row_bytes(mask, 1);
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const char *entry = row + (column + t) * step;
+        if (column + t < 0 || column + t >= width)
+            bias[t] = 0;
+        else if (mask->dtype == PKV_DTYPE_BOOL)
+            bias[t] = *entry ? 0.0f : -INFINITY;
+        else
+            memcpy(&bias[t], entry, sizeof(float));
+    }
+    return bias;
+}
+
+static int32_t clamped(int64_t x, int64_t high) {
+    return (int32_t)(x < 0 ? 0 : x > high ? high : x);
+}
+
+void pkv_attention_see_tile(const struct pkv_attention_job *job,
+                            const struct pkv_attention_slot *slot, int64_t first, int64_t num_rows,
+                            int64_t tile, int64_t num_tokens) {
+    const int64_t start = tile * PKV_ATTENTION_TILE;
+    for (int64_t r = first; r < first + num_rows; r++) {
+        const struct pkv_attention_place *place = &slot->places[r];
+        struct pkv_attention_row *row = &slot->rows[r];
+        row->end = clamped(place->end - start, num_tokens);
+        row->begin = clamped(place->begin - start, row->end);
+        row->slope = 0;
+        row->distance = (float)(start - place->position);
+        row->bias = NULL;
+        if (job->mask.data == NULL)
+            continue;
+        if (r > first && place->token == place[-1].token)
+            row->bias = row[-1].bias;
+        else
+            row->bias =
+                fill_bias(job, slot->bias + r * PKV_ATTENTION_TILE, place, tile, num_tokens);
+    }
+}
+
+/* Log-sum-exp, and what the accumulator is multiplied with. */
+static double finish(double max, double sum, bool has_sink, double sink, double *scale) {
+    if (has_sink) {
+        const double m = max > sink || isnan(max) ? max : sink;
+        const double kept = max == -INFINITY ? 0 : exp(max - m);
+        sum = sum * kept + (sink == -INFINITY ? 0 : exp(sink - m));
+        *scale = sum == 0 ? 0 : kept / sum;
+        return sum == 0 ? -INFINITY : m + log(sum);
+    }
+    *scale = sum == 0 ? 0 : 1 / sum;
+    return sum == 0 ? -INFINITY : max + log(sum);
+}
+
+static void store_row(const struct pkv_attention_job *job, const struct pkv_attention_place *place,
+                      int64_t head, const float *acc, float scale) {
+    const int64_t count = job->plan->value_head_size;
+    pkv_attention_store_fn *store = job->kernels->attention_store[job->out_type];
+    char *to = (char *)job->out.data + place->token * row_bytes(&job->out, 0) +
+               head * row_bytes(&job->out, 1);
+    if (job->out.strides[2] == 1 || count == 1) {
+        store(to, acc, scale, count);
+        return;
+    }
+    for (int64_t d = 0; d < count; d++)
+        store(to + d * row_bytes(&job->out, 2), acc + d, scale, 1);
+}
+
+void pkv_attention_store_rows(const struct pkv_attention_job *job,
+                              const struct pkv_attention_slot *slot,
+                              const struct pkv_attention_unit *unit, int64_t first,
+                              int64_t num_rows) {
+    const struct pkv_paged_attention_plan *plan = job->plan;
+    const struct pkv_attention_state *state = &slot->state;
+    const double to_base = plan->lse_base == PKV_LSE_BASE_2 ? 1.4426950408889634 : 1;
+    for (int64_t kv_head = unit->head; kv_head < unit->head_end; kv_head++) {
+        for (int64_t r = first; r < first + num_rows; r++) {
+            const int64_t row = (kv_head - unit->head) * (unit->row_end - unit->row) + r;
+            const struct pkv_attention_place *place = &slot->places[r];
+            const int64_t head = kv_head * plan->group + place->head;
+            double sink = 0, scale;
+            if (job->sinks.data)
+                sink = (double)((const float *)job->sinks.data)[head * job->sinks.strides[0]];
+            const double lse = finish((double)*pkv_attention_max(state, 0, row),
+                                      (double)*pkv_attention_sum(state, 0, row),
+                                      job->sinks.data != NULL, sink, &scale);
+            store_row(job, place, head, pkv_attention_acc(state, 0, row), (float)scale);
+            if (job->lse.data) {
+                float *to = (float *)job->lse.data + place->token * job->lse.strides[0] +
+                            head * job->lse.strides[1];
+                *to = isnan(lse) ? (float)NAN : (float)(lse * to_base);
+            }
+        }
+    }
+}

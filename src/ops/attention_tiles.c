@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Attention of one part: unit by unit, span by span, tile by tile, head by head. What is read next is known one step
+ * ahead, across the ends of heads, tiles and units, and fetched meanwhile.
+ */
+#include <string.h>
+
+#include "geometry/cache.h"
+#include "ops/attention.h"
+
+/* Scores start at a multiple of this token of a tile: two vectors of any level. */
+enum { TOKEN_STEP = 32 };
+
+/* A tile of one sequence: where its tokens lie, head 0. */
+struct tile {
+    int64_t num_tokens; /* 0: there is no tile */
+    int64_t skip;       /* tokens at its start that no row sees, a multiple of TOKEN_STEP */
+    const int64_t *key_offsets, *value_offsets;
+};
+
+struct walk {
+    const struct pkv_attention_job *job;
+    const struct pkv_attention_slot *slot;
+    const struct pkv_attention_unit *unit;
+    struct pkv_attention_span span;
+    struct pkv_attention_rows rows; /* of the span */
+    int64_t index;                  /* of the tile */
+    struct tile tile;
+    struct tile next;  /* the tile that is read after it, maybe of another unit */
+    int64_t next_head; /* the head that is read first there */
+    int buffer;        /* which offsets are this tile's */
+};
+
+/* The last position that a row of the span sees, plus one. */
+static int64_t span_end(const struct pkv_attention_job *job,
+                        const struct pkv_attention_span *span) {
+    if (span->is_shared)
+        return span->tile_end * PKV_ATTENTION_TILE;
+    return pkv_attention_place(job, span->seq, span->row_end - 1).end;
+}
+
+static int64_t span_begin(const struct pkv_attention_job *job,
+                          const struct pkv_attention_span *span) {
+    return span->is_shared ? 0 : pkv_attention_place(job, span->seq, span->row).begin;
+}
+
+static struct tile locate(const struct walk *walk, int buffer,
+                          const struct pkv_attention_span *span, int64_t index) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_cache *cache = job->cache;
+    const int64_t start = index * PKV_ATTENTION_TILE, block_size = cache->block_size;
+    const int64_t seen = span_end(job, span) - start, unseen = span_begin(job, span) - start;
+    int64_t *keys = walk->slot->offsets + (int64_t)buffer * 2 * PKV_ATTENTION_TILE;
+    int64_t *values = keys + PKV_ATTENTION_TILE;
+    const struct tile tile = {
+        .num_tokens = seen < PKV_ATTENTION_TILE ? seen : PKV_ATTENTION_TILE,
+        .skip = unseen > 0 ? unseen / TOKEN_STEP * TOKEN_STEP : 0,
+        .key_offsets = keys,
+        .value_offsets = values,
+    };
+    const struct pkv_vector table = pkv_step_table_row(job->step, span->seq);
+    int64_t entry = (start + tile.skip) / block_size;
+    int64_t offset = (start + tile.skip) - entry * block_size;
+    for (int64_t t = tile.skip; t < tile.num_tokens; entry++, offset = 0) {
+        const int64_t block = pkv_vector_at(&table, entry);
+        const int64_t left = tile.num_tokens - t, room = block_size - offset;
+        const int64_t end = t + (left < room ? left : room);
+        int64_t key =
+            block * cache->key.block_stride_bytes + offset * cache->key.token_stride_bytes;
+        int64_t value =
+            block * job->value.block_stride_bytes + offset * job->value.token_stride_bytes;
+        for (; t < end; t++) {
+            keys[t] = key;
+            values[t] = value;
+            key += cache->key.token_stride_bytes;
+            value += job->value.token_stride_bytes;
+        }
+    }
+    return tile;
+}
+
+/* The first tile after the span's last one: of the unit's next span, or of the part's next unit. */
+static struct tile locate_beyond(const struct walk *walk, struct pkv_attention_units units,
+                                 int64_t *head) {
+    struct pkv_attention_unit unit = *walk->unit;
+    struct pkv_attention_span span = walk->span;
+    do {
+        while (pkv_attention_next_span(walk->job, &unit, &span)) {
+            if (span.tile < span.tile_end) {
+                *head = unit.head;
+                return locate(walk, 1 - walk->buffer, &span, span.tile);
+            }
+        }
+        span.row_end = 0;
+    } while (pkv_attention_units_next(&units, &unit));
+    return (struct tile){0};
+}
+
+/* Rows in one piece are read where they lie; others are copied to adjacent bytes first. */
+static bool is_in_fragments(const struct pkv_cache_part *part, int64_t head_size) {
+    return head_size * part->element_bytes > part->fragment_bytes;
+}
+
+static void stage(char *to, const struct pkv_cache_part *part, int64_t head, int64_t head_size,
+                  const int64_t *offsets, int64_t num_tokens) {
+    const int64_t row_bytes = head_size * part->element_bytes;
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const char *from = (const char *)part->data + offsets[t] + head * part->head_stride_bytes;
+        for (int64_t at = 0; at < row_bytes; at += part->fragment_bytes) {
+            const int64_t left = row_bytes - at;
+            memcpy(to + t * row_bytes + at, from,
+                   (size_t)(left < part->fragment_bytes ? left : part->fragment_bytes));
+            from += part->fragment_stride_bytes;
+        }
+    }
+}
+
+struct side {
+    const struct pkv_cache_part *part;
+    int64_t head_size;
+    char *staged;
+    int64_t *staged_offsets;
+};
+
+/* The side's tokens of the walk's tile, one head, and what comes next. */
+static struct pkv_attention_tokens tokens_of(const struct walk *walk, const struct side *side,
+                                             int64_t head, const int64_t *offsets,
+                                             const int64_t *next_offsets) {
+    const int64_t num_tokens = walk->tile.num_tokens - walk->tile.skip;
+    offsets += walk->tile.skip;
+    if (is_in_fragments(side->part, side->head_size)) {
+        const int64_t row_bytes = side->head_size * side->part->element_bytes;
+        stage(side->staged, side->part, head, side->head_size, offsets, num_tokens);
+        for (int64_t t = 0; t < num_tokens; t++)
+            side->staged_offsets[t] = t * row_bytes;
+        return (struct pkv_attention_tokens){
+            .base = side->staged, .offsets = side->staged_offsets, .num_tokens = num_tokens};
+    }
+    const char *data = side->part->data;
+    const bool same_tile = head + 1 < walk->unit->head_end;
+    const struct tile *next = same_tile ? &walk->tile : &walk->next;
+    const int64_t next_head = same_tile ? head + 1 : walk->next_head;
+    struct pkv_attention_tokens tokens = {
+        .base = data + head * side->part->head_stride_bytes,
+        .offsets = offsets,
+        .num_tokens = num_tokens,
+    };
+    if (next->num_tokens > 0) {
+        tokens.next_base = data + next_head * side->part->head_stride_bytes;
+        tokens.next_offsets = same_tile ? offsets : next_offsets + next->skip;
+        tokens.num_next = next->num_tokens - next->skip;
+    }
+    return tokens;
+}
+
+static void attend(const struct walk *walk, int64_t head, bool joins) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_paged_attention_plan *plan = job->plan;
+    const struct pkv_kernels *kernels = job->kernels;
+    const struct pkv_attention_state *state = &slot->state;
+    const int64_t skip = walk->tile.skip, num_tokens = walk->tile.num_tokens;
+    const int64_t num_rows = walk->rows.num_rows;
+    const int64_t row = (head - walk->unit->head) * walk->rows.head_rows + walk->rows.first;
+    const struct side key_side = {&job->cache->key, plan->head_size, slot->staged_keys,
+                                  slot->staged_offsets};
+    const struct side value_side = {&job->value, plan->value_head_size, slot->staged_values,
+                                    slot->staged_offsets + PKV_ATTENTION_TILE};
+    const struct pkv_attention_tokens keys =
+        tokens_of(walk, &key_side, head, walk->tile.key_offsets, walk->next.key_offsets);
+    struct pkv_attention_tokens values =
+        tokens_of(walk, &value_side, head, walk->tile.value_offsets, walk->next.value_offsets);
+    if (job->cache->value.data == NULL)
+        values.num_next = 0; /* they are fetched as keys */
+
+    struct pkv_attention_row *rows = slot->rows + walk->rows.first;
+    if (job->alibi_slopes.data) {
+        for (int64_t r = 0; r < num_rows; r++) {
+            const int64_t h = head * plan->group + slot->places[walk->rows.first + r].head;
+            rows[r].slope =
+                ((const float *)job->alibi_slopes.data)[h * job->alibi_slopes.strides[0]];
+        }
+    }
+    kernels->attention_scores[job->key_type](
+        slot->scores + skip, slot->query + row * slot->query_stride, slot->query_stride, num_rows,
+        &keys, plan->head_size, slot->scratch);
+    const int64_t top = state->stack->depth - 1;
+    float *max = pkv_attention_max(state, top, row), *sum = pkv_attention_sum(state, top, row);
+    kernels->attention_softmax(slot->scores, rows, num_rows, num_tokens, plan->scale, plan->softcap,
+                               joins ? slot->max : max, joins ? slot->sum : sum);
+    if (joins)
+        kernels->attention_factors(max, sum, slot->max, slot->sum, slot->keep, slot->add, num_rows);
+    kernels->attention_values[job->value_type](
+        pkv_attention_acc(state, top, row), state->acc_stride, slot->scores + skip, num_rows,
+        &values, plan->value_head_size, joins ? slot->keep : NULL, joins ? slot->add : NULL,
+        slot->scratch);
+}
+
+/* Tiles [first, end) of the walk's span; units are those that come after its unit. */
+static void attend_tiles(struct walk *walk, int64_t first, int64_t end,
+                         const struct pkv_attention_units *units) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    if (first < end)
+        walk->tile = locate(walk, walk->buffer, &walk->span, first);
+    for (int64_t index = first; index < end; index++) {
+        walk->next_head = walk->unit->head;
+        if (index + 1 < end)
+            walk->next = locate(walk, 1 - walk->buffer, &walk->span, index + 1);
+        else if (units)
+            walk->next = locate_beyond(walk, *units, &walk->next_head);
+        else
+            walk->next = (struct tile){0};
+        pkv_attention_see_tile(job, slot, walk->rows.first, walk->rows.num_rows, index,
+                               walk->tile.num_tokens);
+        const bool joins =
+            pkv_attention_state_open(&slot->state, job->kernels, &walk->rows,
+                                     job->plan->value_head_size, index, slot->keep, slot->add);
+        for (int64_t head = walk->unit->head; head < walk->unit->head_end; head++)
+            attend(walk, head, joins);
+        walk->buffer = 1 - walk->buffer;
+        walk->tile = walk->next;
+    }
+}
+
+static void enter_span(struct walk *walk) {
+    const struct pkv_attention_unit *unit = walk->unit;
+    walk->rows = (struct pkv_attention_rows){
+        .first = walk->span.row - unit->row,
+        .num_rows = walk->span.row_end - walk->span.row,
+        .num_heads = unit->head_end - unit->head,
+        .head_rows = unit->row_end - unit->row,
+    };
+}
+
+static void run_unit(struct walk *walk, const struct pkv_attention_unit *unit,
+                     const struct pkv_attention_units *units) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    struct pkv_attention_stack shared;
+    pkv_attention_stack_clear(&shared, -1);
+    walk->unit = unit;
+    walk->span.row_end = 0;
+    pkv_attention_load_rows(job, slot, unit);
+    while (pkv_attention_next_span(job, unit, &walk->span)) {
+        enter_span(walk);
+        *slot->state.stack = shared;
+        attend_tiles(walk, walk->span.tile, walk->span.tile_end, units);
+        if (walk->span.is_shared) {
+            shared = *slot->state.stack;
+            continue;
+        }
+        pkv_attention_state_close(&slot->state, job->kernels, &walk->rows,
+                                  job->plan->value_head_size, slot->keep, slot->add);
+        pkv_attention_store_rows(job, slot, unit, walk->rows.first, walk->rows.num_rows);
+    }
+}
+
+void pkv_attention_run_units(const struct pkv_attention_job *job,
+                             const struct pkv_attention_slot *slot,
+                             struct pkv_attention_units units) {
+    struct walk walk = {.job = job, .slot = slot};
+    struct pkv_attention_unit unit;
+    while (pkv_attention_units_next(&units, &unit))
+        run_unit(&walk, &unit, &units);
+}
+
+void pkv_attention_run_piece(const struct pkv_attention_job *job,
+                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_unit *unit, int64_t piece,
+                             int64_t num_pieces) {
+    struct walk walk = {.job = job, .slot = slot, .unit = unit};
+    pkv_attention_stack_clear(slot->state.stack, -1);
+    pkv_attention_load_rows(job, slot, unit);
+    if (!pkv_attention_next_span(job, unit, &walk.span))
+        return;
+    enter_span(&walk);
+    const int64_t first = walk.span.tile, num_tiles = walk.span.tile_end - first;
+    /* Pieces begin at multiples of an eighth of their length: their runs are few. */
+    int64_t step = 1;
+    while (step * 16 * num_pieces <= num_tiles)
+        step *= 2;
+    int64_t begin = first + num_tiles * piece / num_pieces;
+    int64_t end = first + num_tiles * (piece + 1) / num_pieces;
+    begin = piece == 0 ? first : begin / step * step;
+    end = piece == num_pieces - 1 ? first + num_tiles : end / step * step;
+    if (begin >= end)
+        return;
+    pkv_attention_stack_clear(slot->state.stack, begin > first ? begin - 1 : -1);
+    attend_tiles(&walk, begin, end, NULL);
+}
