@@ -135,8 +135,8 @@ struct pkv_paged_attention_tensors {
  * numerics  BOUNDED: doc/numerics.md derives the bound. STABLE with PRODUCTS_F32: out and lse of a query have the
  *           same bytes for any number of threads and parts, any other sequences in the batch and their order, any
  *           block ids and block_size, and any cutting of a sequence's queries into steps. A masked or unseen
- *           position never has an effect, whatever its key and value hold; nor has a position whose weight
- *           underflows to zero
+ *           position never has an effect, whatever its key and value hold; a visible one has none where its weight,
+ *           or the weight of its tile of 256 tokens, underflows to 0
  * source    FlashAttention-2 (tiles), vLLM PagedAttention, FlashInfer; ALiBi: Press et al.; sinks: gpt-oss;
  *           soft cap: Gemma 2; MLA: DeepSeek-V2
  */

@@ -20,6 +20,33 @@ struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t ele
     return moved;
 }
 
+/* Adjacent int32 are compared many at a time: loops without a branch become vector instructions. */
+enum { COMPARED_AT_ONCE = 64 };
+
+static bool all_inside(const int32_t *numbers, uint32_t bound) {
+    uint32_t outside = 0;
+    for (int i = 0; i < COMPARED_AT_ONCE; i++)
+        outside |= (uint32_t)numbers[i] >= bound;
+    return outside == 0;
+}
+
+int64_t pkv_vector_find_outside(const struct pkv_vector *vector, int64_t first, int64_t end,
+                                int64_t bound) {
+    int64_t i = first;
+    if (vector->dtype == PKV_DTYPE_I32 && vector->stride == 1) {
+        const int32_t *numbers = vector->data;
+        const uint32_t limit = bound > INT32_MAX ? (uint32_t)INT32_MAX + 1 : (uint32_t)bound;
+        while (end - i >= COMPARED_AT_ONCE && all_inside(numbers + i, limit))
+            i += COMPARED_AT_ONCE;
+    }
+    for (; i < end; i++) {
+        const int64_t number = pkv_vector_at(vector, i);
+        if (number < 0 || number >= bound)
+            break;
+    }
+    return i;
+}
+
 struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector) {
     const int64_t element_bytes = pkv_dtype_bytes(vector->dtype);
     struct pkv_strided set = pkv_strided_bytes(vector->data, element_bytes);

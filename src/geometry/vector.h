@@ -33,6 +33,10 @@ struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis
 /* The same vector, from entry `offset` of another axis with that stride. */
 struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements);
 
+/* The smallest i in [first, end) with an entry below 0 or at least bound, or end. */
+int64_t pkv_vector_find_outside(const struct pkv_vector *vector, int64_t first, int64_t end,
+                                int64_t bound);
+
 /* Bytes from the first to behind the last entry. */
 static inline int64_t pkv_vector_span(const struct pkv_vector *vector) {
     return vector->count == 0

@@ -27,6 +27,9 @@ void pkv_kernels_init(struct pkv_kernels *kernels, int32_t cpu_level) {
     pkv_mean_init_avx512(kernels);
     pkv_attention_init_avx512(kernels);
     kernels->copy_level = PKV_CPU_LEVEL_AVX512;
+    if (cpu_level < PKV_CPU_LEVEL_AVX512_BF16)
+        return;
+    pkv_attention_init_avx512_bf16(kernels);
 #elif defined(__aarch64__)
     if (cpu_level < PKV_CPU_LEVEL_NEON)
         return;

@@ -11,6 +11,7 @@
 #ifndef PKV_KERNELS_KERNELS_H
 #define PKV_KERNELS_KERNELS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* One contiguous copy: `bytes` bytes from src + src_offset to dst + dst_offset. */
@@ -137,9 +138,10 @@ typedef void pkv_mean_add_fn(void *sums, const char *rows, int64_t row_stride, i
  * NaN of its type. Integer: division truncating toward zero. */
 typedef void pkv_mean_store_fn(char *dst, const void *sums, int64_t num_rows, int64_t num_channels);
 
-/* ---- Attention. Class BOUNDED: sums are float32 in the order given, where the C versions add in double. All
- * float arrays are aligned to 64 bytes, and so is every row of one (strides are multiples of 16). A sum of one
- * row is the same bytes whatever other rows, tokens after its last visible one, or addresses there are. ---- */
+/* ---- Attention. Scores, values, merge, load and store are EXACT, up to the sign of zero and the bits of NaN; softmax
+ * and factors are BOUNDED. All float arrays are aligned to 64 bytes, and so is every row of one (strides are multiples
+ * of 16). The result of one row is the same bytes whatever other rows, tokens after its last visible one, or addresses
+ * there are. ---- */
 
 /* Element types of queries, keys and values. */
 enum pkv_attention_type {
@@ -164,7 +166,7 @@ struct pkv_attention_tokens {
     const char *base;
     const int64_t *offsets; /* in bytes, [num_tokens] */
     int64_t num_tokens;     /* 1 to PKV_ATTENTION_TILE */
-    /* Rows that are read after these, to be fetched into the second-level cache; num_next 0: none. */
+    /* Rows that are read after these, the first ones to be fetched already; num_next 0: none. */
     const char *next_base;
     const int64_t *next_offsets;
     int64_t num_next;
@@ -192,12 +194,12 @@ typedef void pkv_attention_softmax_fn(float *scores, const struct pkv_attention_
                                       int64_t num_rows, int64_t num_tokens, float scale,
                                       float softcap, float *max, float *sum);
 
-/* sum(d) = sum over t = 0 ... num_tokens - 1, in this order, of weights[r][t] * value[t][d], fused; a weight of
- * 0 has no effect, whatever the value. acc[r][d] = sum(d) where keep is NULL, else acc[r][d] * keep[r] + sum(d) *
- * add[r], the second product fused. acc is written up to the padded head size. */
-typedef void pkv_attention_values_fn(float *acc, int64_t acc_stride, const float *weights,
-                                     int64_t num_rows, const struct pkv_attention_tokens *values,
-                                     int64_t head_size, const float *keep, const float *add,
+/* acc[r][d] = (starts ? 0 : acc[r][d]) + sum over t = 0 ... num_tokens - 1, in this order, of weights[r][t] *
+ * value[t][d], each step one fused multiply-add; a weight of 0 has no effect, whatever the value. weights has the row
+ * stride PKV_ATTENTION_TILE and needs no alignment. acc is written up to the padded head size. */
+typedef void pkv_attention_values_fn(float *acc, int64_t acc_stride, bool starts,
+                                     const float *weights, int64_t num_rows,
+                                     const struct pkv_attention_tokens *values, int64_t head_size,
                                      float *scratch);
 
 /* Two partial results to one: with m = larger of max[r] and other_max[r], keep[r] = exp(max[r] - m), add[r] =
@@ -207,7 +209,8 @@ typedef void pkv_attention_factors_fn(float *max, float *sum, const float *other
                                       const float *other_sum, float *keep, float *add,
                                       int64_t num_rows);
 
-/* acc[r][d] = acc[r][d] * keep[r] + other[r][d] * add[r], the second product fused, over the padded head size. */
+/* acc[r][d] = acc[r][d] * keep[r] + other[r][d] * add[r], the second product fused, over the padded head size. A side
+ * whose factor is 0 has no effect, whatever it holds; the factor of the other one is then 1. */
 typedef void pkv_attention_merge_fn(float *acc, const float *other, int64_t acc_stride,
                                     const float *keep, const float *add, int64_t num_rows,
                                     int64_t head_size);
@@ -240,6 +243,10 @@ struct pkv_kernels {
     pkv_nsa_compress_fn *nsa_compress[PKV_NUM_HALF_TYPES];
     pkv_attention_scores_fn *attention_scores[PKV_NUM_ATTENTION_TYPES];
     pkv_attention_values_fn *attention_values[PKV_NUM_ATTENTION_TYPES];
+    /* The products of bfloat16 keys and values by dot products of bfloat16: queries and weights are rounded to it, and
+     * pairs of neighbours are added first. NULL where the level has none. */
+    pkv_attention_scores_fn *attention_scores_dot;
+    pkv_attention_values_fn *attention_values_dot;
     pkv_attention_load_fn *attention_load[PKV_NUM_ATTENTION_TYPES];
     pkv_attention_store_fn *attention_store[PKV_NUM_ATTENTION_TYPES];
     pkv_attention_softmax_fn *attention_softmax;
@@ -263,6 +270,7 @@ void pkv_nsa_compress_init_neon(struct pkv_kernels *kernels);
 void pkv_attention_init_c(struct pkv_kernels *kernels);
 void pkv_attention_init_avx2(struct pkv_kernels *kernels);
 void pkv_attention_init_avx512(struct pkv_kernels *kernels);
+void pkv_attention_init_avx512_bf16(struct pkv_kernels *kernels);
 void pkv_attention_init_neon(struct pkv_kernels *kernels);
 void pkv_mean_init_c(struct pkv_kernels *kernels);
 void pkv_mean_init_avx2(struct pkv_kernels *kernels);

@@ -169,6 +169,17 @@ static enum pkv_attention_type type_of(int32_t dtype) {
                                     : PKV_ATTENTION_BF16;
 }
 
+static void choose_products(struct pkv_attention_job *job) {
+    const struct pkv_kernels *kernels = job->kernels;
+    const bool by_dots = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;
+    job->scores = kernels->attention_scores[type_of(job->cache->key.dtype)];
+    job->values = kernels->attention_values[type_of(job->value.dtype)];
+    if (by_dots && kernels->attention_scores_dot && job->cache->key.dtype == PKV_DTYPE_BF16)
+        job->scores = kernels->attention_scores_dot;
+    if (by_dots && kernels->attention_values_dot && job->value.dtype == PKV_DTYPE_BF16)
+        job->values = kernels->attention_values_dot;
+}
+
 enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,
                                       const struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,
@@ -197,11 +208,10 @@ enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,
         .cache = cache,
         .value = cache->value.data ? cache->value : cache->key,
         .function = function,
-        .key_type = type_of(cache->key.dtype),
         .query_type = type_of(plan->query_dtype),
         .shared_tiles = step->num_seqs > 1 ? step->num_shared_tokens / PKV_ATTENTION_TILE : 0,
     };
-    job->value_type = type_of(job->value.dtype);
+    choose_products(job);
     status = read_tensors(job, &given, error);
     if (status == PKV_STATUS_OK)
         status = check_dtypes(job, error);

@@ -101,7 +101,9 @@ make_plan(const struct pkv_context *context, const struct pkv_cache *cache,
         value_head_size = cache->value.data ? cache->value.head_size : cache->key.head_size;
     int64_t right = 0;
     if (options->non_causal)
-        right = options->max_visible_right ? options->max_visible_right - 1 : UNLIMITED;
+        right = options->max_visible_right != 0 && options->max_visible_right < UNLIMITED
+                    ? options->max_visible_right - 1
+                    : UNLIMITED;
     return (struct pkv_paged_attention_plan){
         .allocator = context->allocator,
         .cache = *cache,

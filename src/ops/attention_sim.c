@@ -129,25 +129,40 @@ static double value_at(struct sim *sim, const struct query *query, int64_t posit
                        row + pkv_cache_part_element(&job->value, query->kv_head, d));
 }
 
+/* So far below the largest score no weight is left in float32, nor one of its tile: it has no effect, whatever the
+ * value is. */
+static const double LOWEST_EXPONENT = -300;
+
+static double largest_score(struct sim *sim, const struct query *query) {
+    const struct pkv_attention_job *job = sim->job;
+    double max = -INFINITY;
+    if (job->sinks.data)
+        max = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
+    for (int64_t j = query->place.begin; j < query->place.end; j++) {
+        const double s = score(sim, query, j);
+        if (s > max || isnan(s))
+            max = s;
+        if (isnan(max))
+            break;
+    }
+    return max;
+}
+
 /* Two walks over the positions: the largest score, then weights and sums. */
 static void attend(struct sim *sim, const struct query *query) {
     const struct pkv_attention_job *job = sim->job;
     const int64_t head_size = job->plan->value_head_size;
-    double sums[PKV_ATTENTION_MAX_HEAD_SIZE] = {0}, max = -INFINITY, total = 0;
-    if (job->sinks.data)
-        max = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
-    if (max != -INFINITY)
-        total = 1;
-    for (int64_t j = query->place.begin; j < query->place.end; j++) {
-        const double s = score(sim, query, j);
-        const double m = s > max || isnan(s) ? s : max;
-        if (s == -INFINITY || isnan(max))
+    const double max = largest_score(sim, query);
+    double sums[PKV_ATTENTION_MAX_HEAD_SIZE] = {0}, total = 0;
+    if (job->sinks.data && max != -INFINITY)
+        total = exp(read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0)) - max);
+    for (int64_t j = query->place.begin; j < query->place.end && max != -INFINITY; j++) {
+        const double s = score(sim, query, j) - max;
+        if (s < LOWEST_EXPONENT)
             continue;
-        const double keep = max == -INFINITY ? 0 : exp(max - m), weight = exp(s - m);
         for (int64_t d = 0; d < head_size; d++)
-            sums[d] = sums[d] * keep + weight * value_at(sim, query, j, d);
-        total = total * keep + weight;
-        max = m;
+            sums[d] += exp(s) * value_at(sim, query, j, d);
+        total += exp(s);
     }
     for (int64_t d = 0; d < head_size; d++)
         write_number(sim, &sim->out, at(&job->out, query->place.token, query->head, d),

@@ -27,10 +27,11 @@ static bool top_runs_meet(const struct pkv_attention_stack *stack, int64_t next)
     return meeting < height(b->last, next) && (before < 0 || meeting < height(before, a->first));
 }
 
-static void merge_top_runs(const struct pkv_attention_state *state,
-                           const struct pkv_kernels *kernels, const struct pkv_attention_rows *rows,
-                           int64_t head_size, float *keep, float *add) {
-    const int64_t top = --state->stack->depth, under = top - 1;
+/* Level `top` into the one under it. */
+static void merge_levels(const struct pkv_attention_state *state, const struct pkv_kernels *kernels,
+                         const struct pkv_attention_rows *rows, int64_t head_size, int64_t top,
+                         float *keep, float *add) {
+    const int64_t under = top - 1;
     for (int64_t h = 0; h < rows->num_heads; h++) {
         const int64_t row = h * rows->head_rows + rows->first;
         kernels->attention_factors(pkv_attention_max(state, under, row),
@@ -41,7 +42,22 @@ static void merge_top_runs(const struct pkv_attention_state *state,
                                  pkv_attention_acc(state, top, row), state->acc_stride, keep, add,
                                  rows->num_rows, head_size);
     }
-    state->stack->runs[under].last = state->stack->runs[top].last;
+}
+
+static void merge_top_runs(const struct pkv_attention_state *state,
+                           const struct pkv_kernels *kernels, const struct pkv_attention_rows *rows,
+                           int64_t head_size, float *keep, float *add) {
+    struct pkv_attention_stack *stack = state->stack;
+    const int64_t top = --stack->depth;
+    merge_levels(state, kernels, rows, head_size, top, keep, add);
+    stack->runs[top - 1].last = stack->runs[top].last;
+}
+
+void pkv_attention_state_join(const struct pkv_attention_state *state,
+                              const struct pkv_kernels *kernels,
+                              const struct pkv_attention_rows *rows, int64_t head_size, float *keep,
+                              float *add) {
+    merge_levels(state, kernels, rows, head_size, state->stack->depth, keep, add);
 }
 
 static void merge_until(const struct pkv_attention_state *state, const struct pkv_kernels *kernels,

@@ -55,13 +55,18 @@ static inline float *pkv_attention_sum(const struct pkv_attention_state *state, 
     return state->sum + level * PKV_ATTENTION_MAX_ROWS + row;
 }
 
-/* Merges the runs that meet before tile `next` does, and makes room for it. Returns true if the tile is to be merged
- * into the top level at once, false if it starts a level of its own, which is then the top. keep and add are
- * scratch, [MAX_ROWS]. */
+/* Merges the runs that meet before tile `next` does, and makes room for it. Returns true if the tile meets the top run
+ * before anything else: then its results go to the level above the top, and pkv_attention_state_join follows; false
+ * if it starts a level of its own, which is then the top. keep and add are scratch, [MAX_ROWS]. */
 bool pkv_attention_state_open(const struct pkv_attention_state *state,
                               const struct pkv_kernels *kernels,
                               const struct pkv_attention_rows *rows, int64_t head_size,
                               int64_t next, float *keep, float *add);
+
+void pkv_attention_state_join(const struct pkv_attention_state *state,
+                              const struct pkv_kernels *kernels,
+                              const struct pkv_attention_rows *rows, int64_t head_size, float *keep,
+                              float *add);
 
 /* Adds the runs of another state, which come after those of this one. */
 void pkv_attention_state_append(const struct pkv_attention_state *state,

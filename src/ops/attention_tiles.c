@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention of one part: unit by unit, span by span, tile by tile, head by head. What is read next is known one step
- * ahead, across the ends of heads, tiles and units, and fetched meanwhile.
+ * Attention of one part: unit by unit, span by span, tile by tile, head by head. The kernels are told what is read
+ * next, across the ends of heads, tiles and units, and fetch it meanwhile.
  */
 #include <string.h>
 
@@ -29,6 +29,7 @@ struct walk {
     struct tile next;  /* the tile that is read after it, maybe of another unit */
     int64_t next_head; /* the head that is read first there */
     int buffer;        /* which offsets are this tile's */
+    bool joins;        /* the tile's sums are merged into the top level */
 };
 
 /* The last position that a row of the span sees, plus one. */
@@ -122,78 +123,136 @@ struct side {
     int64_t *staged_offsets;
 };
 
-/* The side's tokens of the walk's tile, one head, and what comes next. */
-static struct pkv_attention_tokens tokens_of(const struct walk *walk, const struct side *side,
-                                             int64_t head, const int64_t *offsets,
-                                             const int64_t *next_offsets) {
-    const int64_t num_tokens = walk->tile.num_tokens - walk->tile.skip;
-    offsets += walk->tile.skip;
+/* Tokens [first, first + num_tokens) of the walk's tile, one head of a side. */
+static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t head,
+                                             const int64_t *offsets, int64_t first,
+                                             int64_t num_tokens) {
     if (is_in_fragments(side->part, side->head_size)) {
         const int64_t row_bytes = side->head_size * side->part->element_bytes;
-        stage(side->staged, side->part, head, side->head_size, offsets, num_tokens);
+        stage(side->staged, side->part, head, side->head_size, offsets + first, num_tokens);
         for (int64_t t = 0; t < num_tokens; t++)
             side->staged_offsets[t] = t * row_bytes;
         return (struct pkv_attention_tokens){
             .base = side->staged, .offsets = side->staged_offsets, .num_tokens = num_tokens};
     }
-    const char *data = side->part->data;
-    const bool same_tile = head + 1 < walk->unit->head_end;
-    const struct tile *next = same_tile ? &walk->tile : &walk->next;
-    const int64_t next_head = same_tile ? head + 1 : walk->next_head;
-    struct pkv_attention_tokens tokens = {
-        .base = data + head * side->part->head_stride_bytes,
-        .offsets = offsets,
+    return (struct pkv_attention_tokens){
+        .base = (const char *)side->part->data + head * side->part->head_stride_bytes,
+        .offsets = offsets + first,
         .num_tokens = num_tokens,
     };
-    if (next->num_tokens > 0) {
-        tokens.next_base = data + next_head * side->part->head_stride_bytes;
-        tokens.next_offsets = same_tile ? offsets : next_offsets + next->skip;
-        tokens.num_next = next->num_tokens - next->skip;
-    }
-    return tokens;
 }
 
-static void attend(const struct walk *walk, int64_t head, bool joins) {
+static void announce(struct pkv_attention_tokens *tokens, const struct side *side, int64_t head,
+                     const int64_t *offsets, int64_t num_tokens) {
+    if (num_tokens <= 0 || is_in_fragments(side->part, side->head_size))
+        return;
+    tokens->next_base = (const char *)side->part->data + head * side->part->head_stride_bytes;
+    tokens->next_offsets = offsets;
+    tokens->num_next = num_tokens;
+}
+
+/* Heads of one token that are neighbours in memory are read together, so many tokens at a time: then memory is read in
+ * order. Else a tile of a head is read at once. */
+enum { TOKENS_OF_ALL_HEADS = 32 };
+
+static int64_t tokens_at_once(const struct walk *walk, const struct side *side) {
+    const bool is_token_major = side->part->head_stride_bytes < side->part->token_stride_bytes;
+    const bool has_heads = walk->unit->head_end - walk->unit->head > 1;
+    return is_token_major && has_heads ? TOKENS_OF_ALL_HEADS : PKV_ATTENTION_TILE;
+}
+
+/* One product of the tile for all heads: fn(walk, head, tokens, first), blocks of tokens outside, heads inside. What
+ * is announced after the last block is the beginning of `then`. */
+static void for_all_tokens(struct walk *walk, const struct side *side, const int64_t *offsets,
+                           const struct side *then, int64_t then_head, const int64_t *then_offsets,
+                           int64_t num_then,
+                           void (*fn)(const struct walk *walk, int64_t head,
+                                      const struct pkv_attention_tokens *tokens, int64_t first)) {
+    const struct pkv_attention_unit *unit = walk->unit;
+    const int64_t skip = walk->tile.skip, num_tokens = walk->tile.num_tokens;
+    const int64_t at_once = tokens_at_once(walk, side);
+    for (int64_t first = skip, count; first < num_tokens; first += count) {
+        count = num_tokens - first < at_once ? num_tokens - first : at_once;
+        for (int64_t head = unit->head; head < unit->head_end; head++) {
+            struct pkv_attention_tokens tokens = tokens_of(side, head, offsets, first, count);
+            if (head + 1 < unit->head_end)
+                announce(&tokens, side, head + 1, offsets + first, count);
+            else if (first + count < num_tokens)
+                announce(&tokens, side, unit->head, offsets + first + count,
+                         num_tokens - first - count);
+            else
+                announce(&tokens, then, then_head, then_offsets, num_then);
+            fn(walk, head, &tokens, first);
+        }
+    }
+}
+
+/* The first row of a head in the arrays of the slot and of a level. */
+static int64_t row_of(const struct walk *walk, int64_t head) {
+    return (head - walk->unit->head) * walk->rows.head_rows + walk->rows.first;
+}
+
+static void score(const struct walk *walk, int64_t head, const struct pkv_attention_tokens *keys,
+                  int64_t first) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    const int64_t row = row_of(walk, head);
+    job->scores(slot->scores + row * PKV_ATTENTION_TILE + first,
+                slot->query + row * slot->query_stride, slot->query_stride, walk->rows.num_rows,
+                keys, job->plan->head_size, slot->scratch);
+}
+
+/* Where the sums of the tile go: a new level, or one that is merged into the top level afterwards. */
+static int64_t level_of_tile(const struct walk *walk) {
+    return walk->slot->state.stack->depth - (walk->joins ? 0 : 1);
+}
+
+static void add_values(const struct walk *walk, int64_t head,
+                       const struct pkv_attention_tokens *values, int64_t first) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_state *state = &slot->state;
+    const int64_t row = row_of(walk, head);
+    job->values(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
+                first == walk->tile.skip, slot->scores + row * PKV_ATTENTION_TILE + first,
+                walk->rows.num_rows, values, job->plan->value_head_size, slot->scratch);
+}
+
+static void weigh(const struct walk *walk, int64_t head) {
     const struct pkv_attention_job *job = walk->job;
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_paged_attention_plan *plan = job->plan;
-    const struct pkv_kernels *kernels = job->kernels;
-    const struct pkv_attention_state *state = &slot->state;
-    const int64_t skip = walk->tile.skip, num_tokens = walk->tile.num_tokens;
-    const int64_t num_rows = walk->rows.num_rows;
-    const int64_t row = (head - walk->unit->head) * walk->rows.head_rows + walk->rows.first;
-    const struct side key_side = {&job->cache->key, plan->head_size, slot->staged_keys,
-                                  slot->staged_offsets};
-    const struct side value_side = {&job->value, plan->value_head_size, slot->staged_values,
-                                    slot->staged_offsets + PKV_ATTENTION_TILE};
-    const struct pkv_attention_tokens keys =
-        tokens_of(walk, &key_side, head, walk->tile.key_offsets, walk->next.key_offsets);
-    struct pkv_attention_tokens values =
-        tokens_of(walk, &value_side, head, walk->tile.value_offsets, walk->next.value_offsets);
-    if (job->cache->value.data == NULL)
-        values.num_next = 0; /* they are fetched as keys */
-
+    const int64_t row = row_of(walk, head), level = level_of_tile(walk);
     struct pkv_attention_row *rows = slot->rows + walk->rows.first;
     if (job->alibi_slopes.data) {
-        for (int64_t r = 0; r < num_rows; r++) {
+        for (int64_t r = 0; r < walk->rows.num_rows; r++) {
             const int64_t h = head * plan->group + slot->places[walk->rows.first + r].head;
             rows[r].slope =
                 ((const float *)job->alibi_slopes.data)[h * job->alibi_slopes.strides[0]];
         }
     }
-    kernels->attention_scores[job->key_type](
-        slot->scores + skip, slot->query + row * slot->query_stride, slot->query_stride, num_rows,
-        &keys, plan->head_size, slot->scratch);
-    const int64_t top = state->stack->depth - 1;
-    float *max = pkv_attention_max(state, top, row), *sum = pkv_attention_sum(state, top, row);
-    kernels->attention_softmax(slot->scores, rows, num_rows, num_tokens, plan->scale, plan->softcap,
-                               joins ? slot->max : max, joins ? slot->sum : sum);
-    if (joins)
-        kernels->attention_factors(max, sum, slot->max, slot->sum, slot->keep, slot->add, num_rows);
-    kernels->attention_values[job->value_type](
-        pkv_attention_acc(state, top, row), state->acc_stride, slot->scores + skip, num_rows,
-        &values, plan->value_head_size, joins ? slot->keep : NULL, joins ? slot->add : NULL,
-        slot->scratch);
+    job->kernels->attention_softmax(slot->scores + row * PKV_ATTENTION_TILE, rows,
+                                    walk->rows.num_rows, walk->tile.num_tokens, plan->scale,
+                                    plan->softcap, pkv_attention_max(&slot->state, level, row),
+                                    pkv_attention_sum(&slot->state, level, row));
+}
+
+static void attend(struct walk *walk) {
+    const struct pkv_attention_job *job = walk->job;
+    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_unit *unit = walk->unit;
+    const struct tile *tile = &walk->tile, *next = &walk->next;
+    const struct side keys = {&job->cache->key, job->plan->head_size, slot->staged_keys,
+                              slot->staged_offsets};
+    const struct side values = {&job->value, job->plan->value_head_size, slot->staged_values,
+                                slot->staged_offsets + PKV_ATTENTION_TILE};
+    const int64_t num_next = next->num_tokens - next->skip;
+    for_all_tokens(walk, &keys, tile->key_offsets, &values, unit->head,
+                   tile->value_offsets + tile->skip, tile->num_tokens - tile->skip, score);
+    for (int64_t head = unit->head; head < unit->head_end; head++)
+        weigh(walk, head);
+    for_all_tokens(walk, &values, tile->value_offsets, &keys, walk->next_head,
+                   num_next > 0 ? next->key_offsets + next->skip : NULL, num_next, add_values);
 }
 
 /* Tiles [first, end) of the walk's span; units are those that come after its unit. */
@@ -213,11 +272,13 @@ static void attend_tiles(struct walk *walk, int64_t first, int64_t end,
             walk->next = (struct tile){0};
         pkv_attention_see_tile(job, slot, walk->rows.first, walk->rows.num_rows, index,
                                walk->tile.num_tokens);
-        const bool joins =
+        walk->joins =
             pkv_attention_state_open(&slot->state, job->kernels, &walk->rows,
                                      job->plan->value_head_size, index, slot->keep, slot->add);
-        for (int64_t head = walk->unit->head; head < walk->unit->head_end; head++)
-            attend(walk, head, joins);
+        attend(walk);
+        if (walk->joins)
+            pkv_attention_state_join(&slot->state, job->kernels, &walk->rows,
+                                     job->plan->value_head_size, slot->keep, slot->add);
         walk->buffer = 1 - walk->buffer;
         walk->tile = walk->next;
     }

@@ -38,13 +38,12 @@ enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence, const struct pk
             return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, __func__, "num_tokens",
                                  none, num_tokens, width,
                                  "needs an entry of the block table beyond its width");
-        for (int64_t i = first_token / cache->block_size; i <= last; i++) {
-            const int64_t block = pkv_vector_at(&row, i);
-            if (block < 0 || block >= cache->num_blocks)
-                return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, __func__, "block_table",
-                                     i, block, cache->num_blocks,
-                                     "must lie between 0 and the number of blocks");
-        }
+        const int64_t bad = pkv_vector_find_outside(&row, first_token / cache->block_size, last + 1,
+                                                    cache->num_blocks);
+        if (bad <= last)
+            return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, __func__, "block_table", bad,
+                                 pkv_vector_at(&row, bad), cache->num_blocks,
+                                 "must lie between 0 and the number of blocks");
     }
     pkv_sequence_start(sequence, cache, &row, first_token, num_tokens);
     return PKV_STATUS_OK;

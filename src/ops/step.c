@@ -228,13 +228,12 @@ static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, in
         return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens", b, last,
                              width, "needs an entry of its block table row beyond the width");
     const struct pkv_vector row = pkv_step_table_row(step, b);
-    for (int64_t i = offset / step->block_size; i <= last; i++) {
-        const int64_t block = pkv_vector_at(&row, i);
-        if (block < 0 || block >= step->num_blocks)
-            return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, function, "block_table",
-                                 b * width + i, block, step->num_blocks,
-                                 "must lie between 0 and the number of blocks");
-    }
+    const int64_t bad =
+        pkv_vector_find_outside(&row, offset / step->block_size, last + 1, step->num_blocks);
+    if (bad <= last)
+        return pkv_error_set(error, PKV_STATUS_BLOCK_OUT_OF_RANGE, function, "block_table",
+                             b * width + bad, pkv_vector_at(&row, bad), step->num_blocks,
+                             "must lie between 0 and the number of blocks");
     return PKV_STATUS_OK;
 }
 

@@ -181,12 +181,6 @@ static inline tvec tvec_load(const char *p) {
     return vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p));
 }
 
-static inline tvec tvec_load_part(const char *p, int64_t bytes) {
-    char all[16] = {0};
-    memcpy(all, p, (size_t)bytes);
-    return tvec_load(all);
-}
-
 static inline fvec tvec_f32(tvec t) {
     return vreinterpretq_f32_u32(t);
 }
@@ -216,18 +210,18 @@ static inline tvec upper_pairs(tvec a, tvec b) {
 }
 
 /* Words, then pairs of words find their places. */
-static inline void tvec_transpose(tvec *t) {
-    const tvec a = vtrn1q_u32(t[0], t[1]), b = vtrn2q_u32(t[0], t[1]);
-    const tvec c = vtrn1q_u32(t[2], t[3]), d = vtrn2q_u32(t[2], t[3]);
-    t[0] = lower_pairs(a, c);
-    t[1] = lower_pairs(b, d);
-    t[2] = upper_pairs(a, c);
-    t[3] = upper_pairs(b, d);
+static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
+    const tvec a = tvec_load(from[0] + at), b = tvec_load(from[1] + at);
+    const tvec c = tvec_load(from[2] + at), d = tvec_load(from[3] + at);
+    const tvec ab = vtrn1q_u32(a, b), cd = vtrn1q_u32(c, d);
+    const tvec ba = vtrn2q_u32(a, b), dc = vtrn2q_u32(c, d);
+    words[0] = lower_pairs(ab, cd);
+    words[1] = lower_pairs(ba, dc);
+    words[2] = upper_pairs(ab, cd);
+    words[3] = upper_pairs(ba, dc);
 }
 
-static inline void prefetch_l2(const char *p) {
-    __builtin_prefetch(p, 0, 2);
-}
+#define PREFETCH(p) __builtin_prefetch((p), 0, 2)
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definitions of the attention kernels: what each of them computes, one number after the other, with sums
- * in double.
+ * The definitions of the attention kernels: what each of them computes, one number after the other. The products
+ * are chains of float32 in the order that kernels.h fixes; everything else is computed in double.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -58,31 +58,30 @@ static float combine(float kept, float keep, float added, float add) {
         (void)scratch;                                                                             \
         for (int64_t r = 0; r < num_rows; r++) {                                                   \
             for (int64_t t = 0; t < keys->num_tokens; t++) {                                       \
-                double sum = 0;                                                                    \
+                float sum = 0;                                                                     \
                 for (int64_t d = 0; d < head_size; d++)                                            \
-                    sum += (double)query[r * query_stride + d] *                                   \
-                           (double)load_##type(keys->base + keys->offsets[t] + d * bytes);         \
-                scores[r * PKV_ATTENTION_TILE + t] = (float)sum;                                   \
+                    sum = fmaf(query[r * query_stride + d],                                        \
+                               load_##type(keys->base + keys->offsets[t] + d * bytes), sum);       \
+                scores[r * PKV_ATTENTION_TILE + t] = sum;                                          \
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    static void values_##type(float *acc, int64_t acc_stride, const float *weights,                \
+    static void values_##type(float *acc, int64_t acc_stride, bool starts, const float *weights,   \
                               int64_t num_rows, const struct pkv_attention_tokens *values,         \
-                              int64_t head_size, const float *keep, const float *add,              \
-                              float *scratch) {                                                    \
+                              int64_t head_size, float *scratch) {                                 \
         (void)scratch;                                                                             \
         for (int64_t r = 0; r < num_rows; r++) {                                                   \
             for (int64_t d = 0; d < padded(head_size); d++) {                                      \
-                double sum = 0;                                                                    \
+                float sum = starts ? 0 : acc[r * acc_stride + d];                                  \
                 for (int64_t t = 0; t < values->num_tokens && d < head_size; t++) {                \
                     const float weight = weights[r * PKV_ATTENTION_TILE + t];                      \
                     if (weight != 0)                                                               \
-                        sum += (double)weight *                                                    \
-                               (double)load_##type(values->base + values->offsets[t] + d * bytes); \
+                        sum =                                                                      \
+                            fmaf(weight,                                                           \
+                                 load_##type(values->base + values->offsets[t] + d * bytes), sum); \
                 }                                                                                  \
-                float *to = &acc[r * acc_stride + d];                                              \
-                *to = keep ? combine(*to, keep[r], (float)sum, add[r]) : (float)sum;               \
+                acc[r * acc_stride + d] = sum;                                                     \
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
@@ -147,8 +146,12 @@ static void factors(float *max, float *sum, const float *other_max, const float 
 static void merge(float *acc, const float *other, int64_t acc_stride, const float *keep,
                   const float *add, int64_t num_rows, int64_t head_size) {
     for (int64_t r = 0; r < num_rows; r++) {
-        for (int64_t i = r * acc_stride; i < r * acc_stride + padded(head_size); i++)
-            acc[i] = combine(acc[i], keep[r], other[i], add[r]);
+        for (int64_t i = r * acc_stride; i < r * acc_stride + padded(head_size); i++) {
+            if (keep[r] == 0)
+                acc[i] = other[i] * add[r];
+            else if (add[r] != 0)
+                acc[i] = combine(acc[i], keep[r], other[i], add[r]);
+        }
     }
 }
 
@@ -159,6 +162,8 @@ void pkv_attention_init_c(struct pkv_kernels *kernels) {
     kernels->attention_values[PKV_ATTENTION_F32] = values_f32;
     kernels->attention_values[PKV_ATTENTION_F16] = values_f16;
     kernels->attention_values[PKV_ATTENTION_BF16] = values_bf16;
+    kernels->attention_scores_dot = NULL;
+    kernels->attention_values_dot = NULL;
     kernels->attention_load[PKV_ATTENTION_F32] = load_all_f32;
     kernels->attention_load[PKV_ATTENTION_F16] = load_all_f16;
     kernels->attention_load[PKV_ATTENTION_BF16] = load_all_bf16;

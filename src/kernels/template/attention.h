@@ -170,9 +170,15 @@ static void attention_merge(float *acc, const float *other, int64_t acc_stride, 
                             const float *add, int64_t num_rows, int64_t head_size) {
     for (int64_t r = 0; r < num_rows; r++) {
         const fvec k = fvec_set(keep[r]), n = fvec_set(add[r]);
-        for (int64_t i = r * acc_stride; i < r * acc_stride + padded_head(head_size);
-             i += FVEC_LANES)
-            fvec_store(acc + i, fvec_fma(fvec_load(other + i), n, fvec_mul(fvec_load(acc + i), k)));
+        const int64_t end = r * acc_stride + padded_head(head_size);
+        if (keep[r] == 0) {
+            for (int64_t i = r * acc_stride; i < end; i += FVEC_LANES)
+                fvec_store(acc + i, fvec_mul(fvec_load(other + i), n));
+        } else if (add[r] != 0) {
+            for (int64_t i = r * acc_stride; i < end; i += FVEC_LANES)
+                fvec_store(acc + i,
+                           fvec_fma(fvec_load(other + i), n, fvec_mul(fvec_load(acc + i), k)));
+        }
     }
 }
 

@@ -14,11 +14,6 @@ typedef __m256 fmask;
 /* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. */
 enum { FVEC_LANES = 8, SCORE_ROWS = 6, VALUE_ROWS = 6 };
 
-static inline __m256i first_lanes(int64_t count) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count),
-                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
 static inline fvec fvec_load(const float *p) {
     return _mm256_loadu_ps(p);
 }
@@ -27,12 +22,32 @@ static inline void fvec_store(float *p, fvec v) {
     _mm256_storeu_ps(p, v);
 }
 
+/* By pieces: emulators take a masked load for a whole one, which may end in a page that is not there. */
+static inline __m128 load_4_part(const float *p, int64_t count) {
+    switch (count) {
+    case 0:
+        return _mm_setzero_ps();
+    case 1:
+        return _mm_load_ss(p);
+    case 2:
+        return _mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)(const void *)p);
+    case 3:
+        return _mm_movelh_ps(_mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)(const void *)p),
+                             _mm_load_ss(p + 2));
+    default:
+        return _mm_loadu_ps(p);
+    }
+}
+
 static inline fvec fvec_load_part(const float *p, int64_t count) {
-    return _mm256_maskload_ps(p, first_lanes(count));
+    return count < 4 ? _mm256_set_m128(_mm_setzero_ps(), load_4_part(p, count))
+                     : _mm256_set_m128(load_4_part(p + 4, count - 4), _mm_loadu_ps(p));
 }
 
 static inline void fvec_store_part(float *p, fvec v, int64_t count) {
-    _mm256_maskstore_ps(p, first_lanes(count), v);
+    float lanes[FVEC_LANES];
+    fvec_store(lanes, v);
+    memcpy(p, lanes, (size_t)count * sizeof(float));
 }
 
 static inline fvec fvec_set(float x) {
@@ -114,17 +129,28 @@ static inline __m128i load_16(const char *p) {
     return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 
-/* Masks exist for words alone: an odd last element comes by itself. */
+/* Less than four elements. */
+static inline uint64_t load_codes(const char *p, int64_t count) {
+    uint64_t codes = 0;
+    uint32_t pair;
+    uint16_t last;
+    if (count >= 2) {
+        memcpy(&pair, p, sizeof(pair));
+        codes = pair;
+    }
+    if (count % 2 != 0) {
+        memcpy(&last, p + 2 * (count - 1), sizeof(last));
+        codes |= (uint64_t)last << 16 * (count - 1);
+    }
+    return codes;
+}
+
 static inline __m128i load_16_part(const char *p, int64_t count) {
-    const __m128i words = _mm_maskload_epi32((const int *)(const void *)p,
-                                             _mm256_castsi256_si128(first_lanes(count / 2)));
-    if (count % 2 == 0)
-        return words;
-    uint16_t code;
-    memcpy(&code, p + 2 * (count - 1), sizeof(code));
-    const __m128i is_last =
-        _mm_cmpeq_epi16(_mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7), _mm_set1_epi16((short)(count - 1)));
-    return _mm_or_si128(words, _mm_and_si128(is_last, _mm_set1_epi16((short)code)));
+    uint64_t first;
+    if (count < 4)
+        return _mm_cvtsi64_si128((int64_t)load_codes(p, count));
+    memcpy(&first, p, sizeof(first));
+    return _mm_set_epi64x((int64_t)load_codes(p + 8, count - 4), (int64_t)first);
 }
 
 static inline void store_16(char *p, __m128i v) {
@@ -194,19 +220,6 @@ static inline tvec tvec_load(const char *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-/* As load_16_part: half a word at the end comes by itself. */
-static inline tvec tvec_load_part(const char *p, int64_t bytes) {
-    const __m256i words =
-        _mm256_maskload_epi32((const int *)(const void *)p, first_lanes(bytes / 4));
-    if (bytes % 4 == 0)
-        return words;
-    uint16_t code;
-    memcpy(&code, p + bytes - 2, sizeof(code));
-    const __m256i is_last = _mm256_cmpeq_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                                               _mm256_set1_epi32((int)(bytes / 4)));
-    return _mm256_or_si256(words, _mm256_and_si256(is_last, _mm256_set1_epi32(code)));
-}
-
 static inline fvec tvec_f32(tvec t) {
     return _mm256_castsi256_ps(t);
 }
@@ -227,28 +240,27 @@ static inline fvec tvec_high_bf16(tvec t) {
     return _mm256_castsi256_ps(_mm256_and_si256(t, _mm256_set1_epi32((int)0xffff0000u)));
 }
 
-/* Words, pairs of words, then halves of a vector find their places. */
-static inline void tvec_transpose(tvec *t) {
-    tvec a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_epi32(t[i], t[i + 1]);
-        a[i + 1] = _mm256_unpackhi_epi32(t[i], t[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-        t[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+/* 16 bytes of row i, and of row i + 4 behind them. */
+static inline tvec load_halves(const char *const *from, int i, int64_t at) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(from[i] + at)),
+                                   load_16(from[i + 4] + at), 1);
+}
+
+/* Half a vector from each of two rows, so that only words and pairs of words have to find their places. */
+static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
+    for (int j = 0; j < 8; j += 4) {
+        const tvec a = load_halves(from, 0, at + 4 * j), b = load_halves(from, 1, at + 4 * j);
+        const tvec c = load_halves(from, 2, at + 4 * j), d = load_halves(from, 3, at + 4 * j);
+        const tvec ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+        const tvec ba = _mm256_unpackhi_epi32(a, b), dc = _mm256_unpackhi_epi32(c, d);
+        words[j] = _mm256_unpacklo_epi64(ab, cd);
+        words[j + 1] = _mm256_unpackhi_epi64(ab, cd);
+        words[j + 2] = _mm256_unpacklo_epi64(ba, dc);
+        words[j + 3] = _mm256_unpackhi_epi64(ba, dc);
     }
 }
 
-static inline void prefetch_l2(const char *p) {
-    _mm_prefetch(p, _MM_HINT_T1);
-}
+#define PREFETCH(p) _mm_prefetch((p), _MM_HINT_T0)
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"

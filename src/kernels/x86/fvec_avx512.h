@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * AVX-512 as the vectors of float that template/attention.h and template/attention_panel.h ask for.
+ */
+#ifndef PKV_KERNELS_X86_FVEC_AVX512_H
+#define PKV_KERNELS_X86_FVEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef __m512 fvec;
+typedef __m512i tvec;
+typedef __mmask16 fmask;
+
+enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8 };
+
+static inline __mmask16 first_lanes(int64_t count) {
+    return (__mmask16)((1u << count) - 1);
+}
+
+static inline fvec fvec_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+
+static inline void fvec_store(float *p, fvec v) {
+    _mm512_storeu_ps(p, v);
+}
+
+static inline fvec fvec_load_part(const float *p, int64_t count) {
+    return _mm512_maskz_loadu_ps(first_lanes(count), p);
+}
+
+static inline void fvec_store_part(float *p, fvec v, int64_t count) {
+    _mm512_mask_storeu_ps(p, first_lanes(count), v);
+}
+
+static inline fvec fvec_set(float x) {
+    return _mm512_set1_ps(x);
+}
+
+static inline fvec fvec_iota(void) {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+static inline fvec fvec_add(fvec a, fvec b) {
+    return _mm512_add_ps(a, b);
+}
+
+static inline fvec fvec_sub(fvec a, fvec b) {
+    return _mm512_sub_ps(a, b);
+}
+
+static inline fvec fvec_mul(fvec a, fvec b) {
+    return _mm512_mul_ps(a, b);
+}
+
+static inline fvec fvec_div(fvec a, fvec b) {
+    return _mm512_div_ps(a, b);
+}
+
+static inline fvec fvec_fma(fvec a, fvec b, fvec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline fvec fvec_max(fvec a, fvec b) {
+    return _mm512_max_ps(a, b);
+}
+
+static inline fvec fvec_min(fvec a, fvec b) {
+    return _mm512_min_ps(a, b);
+}
+
+static inline fvec fvec_round(fvec x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline fvec fvec_scale(fvec x, fvec n) {
+    return _mm512_scalef_ps(x, n);
+}
+
+static inline fmask fvec_less(fvec a, fvec b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+static inline fmask fvec_is_nan(fvec v) {
+    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+}
+
+static inline fvec fvec_select(fmask mask, fvec a, fvec b) {
+    return _mm512_mask_blend_ps(mask, b, a);
+}
+
+static inline bool fvec_any_nan(fvec v) {
+    return fvec_is_nan(v) != 0;
+}
+
+static inline float fvec_reduce_max(fvec v) {
+    return _mm512_reduce_max_ps(v);
+}
+
+/* Halves, then quarters, and so on. */
+static inline float fvec_reduce_add(fvec v) {
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(1, 0, 3, 2)));
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(2, 3, 0, 1)));
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
+    v = _mm512_add_ps(v, _mm512_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm512_cvtss_f32(v);
+}
+
+static inline __m256i load_16(const char *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline __m256i load_16_part(const char *p, int64_t count) {
+    return _mm256_maskz_loadu_epi16(first_lanes(count), p);
+}
+
+static inline void store_16(char *p, __m256i v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+
+static inline void store_16_part(char *p, __m256i v, int64_t count) {
+    _mm256_mask_storeu_epi16(p, first_lanes(count), v);
+}
+
+static inline fvec widen_bf16(__m256i codes) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(codes), 16));
+}
+
+static inline __m256i narrow_f16(fvec v) {
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* By integers: the conversion instruction would flush denormals. */
+static inline __m256i narrow_bf16(fvec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+
+static inline fvec fvec_load_f16(const char *p) {
+    return _mm512_cvtph_ps(load_16(p));
+}
+
+static inline fvec fvec_load_f16_part(const char *p, int64_t count) {
+    return _mm512_cvtph_ps(load_16_part(p, count));
+}
+
+static inline void fvec_store_f16(char *p, fvec v) {
+    store_16(p, narrow_f16(v));
+}
+
+static inline void fvec_store_f16_part(char *p, fvec v, int64_t count) {
+    store_16_part(p, narrow_f16(v), count);
+}
+
+static inline fvec fvec_load_bf16(const char *p) {
+    return widen_bf16(load_16(p));
+}
+
+static inline fvec fvec_load_bf16_part(const char *p, int64_t count) {
+    return widen_bf16(load_16_part(p, count));
+}
+
+static inline void fvec_store_bf16(char *p, fvec v) {
+    store_16(p, narrow_bf16(v));
+}
+
+static inline void fvec_store_bf16_part(char *p, fvec v, int64_t count) {
+    store_16_part(p, narrow_bf16(v), count);
+}
+
+static inline tvec tvec_load(const char *p) {
+    return _mm512_loadu_si512(p);
+}
+
+static inline fvec tvec_f32(tvec t) {
+    return _mm512_castsi512_ps(t);
+}
+
+static inline fvec tvec_low_f16(tvec t) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(t));
+}
+
+static inline fvec tvec_high_f16(tvec t) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(t, 16)));
+}
+
+static inline fvec tvec_low_bf16(tvec t) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(t, 16));
+}
+
+static inline fvec tvec_high_bf16(tvec t) {
+    return _mm512_castsi512_ps(_mm512_and_si512(t, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* 16 bytes of rows i, i + 4, i + 8 and i + 12. Blends of loads: shuffles are what is scarce. */
+static inline tvec load_quarters(const char *const *from, int64_t i, int64_t at) {
+    const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(from[i] + at));
+    const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 4] + at));
+    const __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 8] + at));
+    const __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 12] + at));
+    tvec v = _mm512_castsi128_si512(a);
+    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, b);
+    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, c);
+    return _mm512_mask_broadcast_i32x4(v, 0xf000, d);
+}
+
+static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
+    for (int j = 0; j < 16; j += 4) {
+        const tvec a = load_quarters(from, 0, at + 4 * j), b = load_quarters(from, 1, at + 4 * j);
+        const tvec c = load_quarters(from, 2, at + 4 * j), d = load_quarters(from, 3, at + 4 * j);
+        const tvec ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        const tvec ba = _mm512_unpackhi_epi32(a, b), dc = _mm512_unpackhi_epi32(c, d);
+        words[j] = _mm512_unpacklo_epi64(ab, cd);
+        words[j + 1] = _mm512_unpackhi_epi64(ab, cd);
+        words[j + 2] = _mm512_unpacklo_epi64(ba, dc);
+        words[j + 3] = _mm512_unpackhi_epi64(ba, dc);
+    }
+}
+
+#define PREFETCH(p) _mm_prefetch((p), _MM_HINT_T0)
+
+#endif
