@@ -8,6 +8,7 @@
 
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,9 +21,24 @@
 #include "cpu/cpu.h"
 #include "guard.h"
 
-static const struct kern_family *const families[] = {
-    &kern_copy_spans,   &kern_copy_grids, &kern_copy_streams, &kern_copy_columns, &kern_check_slots,
-    &kern_select_slots, &kern_mean_add,   &kern_mean_store,   &kern_nsa_compress};
+static const struct kern_family *const families[] = {&kern_copy_spans,
+                                                     &kern_copy_grids,
+                                                     &kern_copy_streams,
+                                                     &kern_copy_columns,
+                                                     &kern_check_slots,
+                                                     &kern_select_slots,
+                                                     &kern_mean_add,
+                                                     &kern_mean_store,
+                                                     &kern_nsa_compress,
+                                                     &kern_attention_scores,
+                                                     &kern_attention_values,
+                                                     &kern_attention_scores_dot,
+                                                     &kern_attention_values_dot,
+                                                     &kern_attention_softmax,
+                                                     &kern_attention_factors,
+                                                     &kern_attention_merge,
+                                                     &kern_attention_load,
+                                                     &kern_attention_store};
 
 /* In the order of the ladder. */
 static const int32_t levels[] = {
@@ -40,7 +56,7 @@ static const int32_t levels[] = {
 enum {
     NUM_FAMILIES = sizeof(families) / sizeof(families[0]),
     NUM_LEVELS = sizeof(levels) / sizeof(levels[0]),
-    MAX_BUFFERS = 32
+    MAX_BUFFERS = 64
 };
 
 static struct {
@@ -101,6 +117,16 @@ _Noreturn void kern_fail(const char *format, ...) {
     vsnprintf(run.failure, sizeof(run.failure), format, args);
     va_end(args);
     siglongjmp(run.leave, 1);
+}
+
+void kern_near(const char *name, int64_t row, int64_t column, double is, double wanted,
+               double bound) {
+    const bool is_good = isnan(wanted)   ? isnan(is)
+                         : isinf(wanted) ? is == wanted
+                                         : fabs(is - wanted) <= bound;
+    if (!is_good)
+        kern_fail("%s[%" PRId64 "][%" PRId64 "] is %.9g, should be %.9g within %.3g", name, row,
+                  column, is, wanted, bound);
 }
 
 /* Where a fault lies, in the words of the test. */
@@ -193,7 +219,8 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void kern_time(const struct kern *kern, const char *shape, int64_t bytes, void (*call)(kern_fn *)) {
+static void time_shape(const struct kern *kern, const char *shape, int64_t amount, const char *unit,
+                       void (*call)(kern_fn *)) {
     enum { ROUNDS = 9, ROUND_NS = 2000000 };
     double tested[ROUNDS], c[ROUNDS];
     call(kern->tested);
@@ -213,9 +240,18 @@ void kern_time(const struct kern *kern, const char *shape, int64_t bytes, void (
     qsort(tested, ROUNDS, sizeof(tested[0]), compare_doubles);
     qsort(c, ROUNDS, sizeof(c[0]), compare_doubles);
     const double ns = tested[ROUNDS / 2];
-    printf("      %-44s %12.1f ns %7.2f GB/s %6.2f x C\n", shape, ns, (double)bytes / ns,
+    printf("      %-44s %12.1f ns %7.2f %s %6.2f x C\n", shape, ns, (double)amount / ns, unit,
            c[ROUNDS / 2] / ns);
     fflush(stdout);
+}
+
+void kern_time(const struct kern *kern, const char *shape, int64_t bytes, void (*call)(kern_fn *)) {
+    time_shape(kern, shape, bytes, "GB/s", call);
+}
+
+void kern_time_flops(const struct kern *kern, const char *shape, int64_t flops,
+                     void (*call)(kern_fn *)) {
+    time_shape(kern, shape, flops, "GFLOP/s", call);
 }
 
 static bool is_wanted(int32_t level) {
@@ -252,7 +288,9 @@ static void visit(const struct kern_family *family, int index, const struct pkv_
     kern_fn *c = family->get(&tables[0], index);
     struct test_rng rng = test_rng_make(options.seed);
     const struct kern kern = {.tested = family->get(&tables[level], index),
-                              .reference = level == 0 ? family->plain(index) : c,
+                              .reference = level > 0       ? c
+                                           : family->plain ? family->plain(index)
+                                                           : NULL,
                               .c = c,
                               .index = index,
                               .rng = &rng};

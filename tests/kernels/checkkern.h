@@ -22,9 +22,9 @@ typedef void kern_fn(void);
 /* One kernel under test. */
 struct kern {
     kern_fn *tested;
-    kern_fn *reference;   /* the C version; for that itself, the family's plain one */
-    kern_fn *c;           /* what it is timed against */
-    int index;            /* which entry of the family */
+    kern_fn *reference; /* the C version; for that itself, the family's plain one, if it has one */
+    kern_fn *c;         /* what it is timed against */
+    int index;          /* which entry of the family */
     struct test_rng *rng; /* the same cases for every level */
 };
 
@@ -33,7 +33,8 @@ struct kern_family {
     int num_entries;
     const char *const *names; /* of the entries, without the level */
     kern_fn *(*get)(const struct pkv_kernels *kernels, int index);
-    kern_fn *(*plain)(int index); /* the definition, written once more for the test */
+    /* The definition, written once more for the test; NULL where the check itself computes what is wanted. */
+    kern_fn *(*plain)(int index);
     void (*check)(const struct kern *kern);
     void (*bench)(const struct kern *kern);
     void (*describe)(void); /* prints the case that ran last, for a failure */
@@ -48,6 +49,15 @@ extern const struct kern_family kern_select_slots;
 extern const struct kern_family kern_mean_add;
 extern const struct kern_family kern_mean_store;
 extern const struct kern_family kern_nsa_compress;
+extern const struct kern_family kern_attention_scores;
+extern const struct kern_family kern_attention_values;
+extern const struct kern_family kern_attention_scores_dot;
+extern const struct kern_family kern_attention_values_dot;
+extern const struct kern_family kern_attention_softmax;
+extern const struct kern_family kern_attention_factors;
+extern const struct kern_family kern_attention_merge;
+extern const struct kern_family kern_attention_load;
+extern const struct kern_family kern_attention_store;
 
 /* Memory with a forbidden OS page right before its first and right behind its last byte; zeroed.
  * Faults in it are reported by its name. Lives until the program ends. */
@@ -68,9 +78,18 @@ void kern_count_case(void);
 /* Ends the check of this kernel as failed. */
 _Noreturn void kern_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Ends the check as failed unless element [row][column] of a result is at most `bound` away from what is wanted; a
+ * wanted infinity must be met, and what is wanted not to be a number must not be one. */
+void kern_near(const char *name, int64_t row, int64_t column, double is, double wanted,
+               double bound);
+
 /* Times call(kern->tested) beside call(kern->c) and prints both; bytes are those that one call
  * reads or writes, for GB/s. Without --bench it makes the call once, so that it cannot rot. */
 void kern_time(const struct kern *kern, const char *shape, int64_t bytes, void (*call)(kern_fn *));
+
+/* The same for kernels whose measure is operations: prints GFLOP/s. */
+void kern_time_flops(const struct kern *kern, const char *shape, int64_t flops,
+                     void (*call)(kern_fn *));
 
 /* Whether --bench was given: otherwise inputs may be small. */
 bool kern_benching(void);

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the families of the attention kernels share: keys and values in memory with forbidden OS pages around it,
+ * arrays of floats between canaries, numbers of several styles. Comparing is the families' own work.
+ */
+#ifndef PAGEDKV_TESTS_CHECK_ATTENTION_H
+#define PAGEDKV_TESTS_CHECK_ATTENTION_H
+
+#include "checkkern.h"
+
+/* Half a unit in the last place of 1: the relative error of one rounding to float32. */
+#define ATTENTION_ULP 0x1p-24
+
+/* The error of one rounding to a denormal float32. */
+#define ATTENTION_TINY 0x1p-149
+
+enum { ATTENTION_MAX_STRIDE = PKV_ATTENTION_MAX_HEAD_SIZE + 64 };
+
+/* Numbers of middling size; of all exponents that cannot overflow a sum; denormal ones; middling with some that are
+ * infinite or not a number. */
+enum attention_style {
+    ATTENTION_PLAIN,
+    ATTENTION_WILD,
+    ATTENTION_TINY_NUMBERS,
+    ATTENTION_SPECIAL,
+    ATTENTION_NUM_STYLES
+};
+
+/* The case that runs. */
+struct attention_case {
+    const char *group;
+    int64_t head_size, num_rows, num_tokens, stride;
+    int style;
+};
+
+extern struct attention_case attention_now;
+
+void attention_describe(void);
+
+extern const char *const attention_type_names[PKV_NUM_ATTENTION_TYPES];
+
+static inline int64_t attention_bytes(int type) {
+    return type == PKV_ATTENTION_F32 ? 4 : 2;
+}
+
+static inline int64_t attention_padded(int64_t head_size) {
+    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
+}
+
+float attention_decode(int type, const char *element);
+float attention_random(struct test_rng *rng, int style);
+
+/* ---- keys or values ---- */
+
+/* The rows of the tokens of a tile, in a buffer of their own, as the kernels get them. */
+struct attention_rows {
+    const struct kern_buffer *data, *offsets, *next_offsets;
+    struct pkv_attention_tokens tokens;
+};
+
+void attention_rows_make(struct attention_rows *rows, const char *name, const char *offsets_name,
+                         const char *next_name);
+
+/* Gives every token a row: side by side or apart, in any order, against an end of the buffer or anywhere; some
+ * tokens share one if repeats. Invents rows to be fetched next, too. */
+void attention_rows_place(struct attention_rows *rows, struct test_rng *rng, int type,
+                          int64_t num_tokens, int64_t head_size, bool repeats);
+
+char *attention_rows_at(const struct attention_rows *rows, int64_t token);
+
+/* Fills them with numbers of the style of attention_now; of a special style, some rows of some tokens hold what is
+ * not finite: those in `poisoned`, nullable. */
+void attention_rows_fill(const struct attention_rows *rows, struct test_rng *rng, int type,
+                         bool *poisoned);
+
+/* The same rows at other places, with other hints. */
+void attention_rows_move(struct attention_rows *to, const struct attention_rows *from,
+                         struct test_rng *rng, int type);
+
+/* As float: floats[token * head_size + element]. */
+void attention_rows_decode(const struct attention_rows *rows, int type, float *floats);
+
+/* ---- float arrays ---- */
+
+/* An array between canaries; data is aligned to 64 bytes. */
+struct attention_floats {
+    const struct kern_buffer *buffer;
+    float *data;
+    int64_t count;
+};
+
+void attention_floats_make(struct attention_floats *floats, const char *name, int64_t max_count);
+
+/* Places count floats against the start or the end of the buffer, or between; everything is a canary then. */
+void attention_floats_place(struct attention_floats *floats, struct test_rng *rng, int64_t count);
+
+/* Fails the kernel unless every canary outside of the array lives. */
+void attention_floats_check(const struct attention_floats *floats);
+
+/* Fails the kernel unless this element of the array, which is not to be written, is still a canary. */
+void attention_floats_check_one(const struct attention_floats *floats, int64_t index);
+
+/* Equal in all that can reach an output: neither the sign of a zero nor the bits of what is not a number can. */
+static inline bool attention_same(float a, float b) {
+    return a == b || (a != a && b != b);
+}
+
+/* ---- other calls of the same kernel ---- */
+
+/* Some of the rows and a number of tokens of attention_now. */
+struct attention_part {
+    int64_t first_row, num_rows, num_tokens;
+};
+
+/* One row, all of them, or some; any number of tokens that has the first needs(row) of each. */
+struct attention_part attention_random_part(struct test_rng *rng, int64_t (*needs)(int64_t row));
+
+/* Fails the kernel unless `count` results of row r are in the call of a part what they are in the call of all. */
+void attention_compare_row(const char *name, const float *is, const float *should, int64_t count,
+                           int64_t r, const struct attention_part *part);
+
+/* ---- sizes ---- */
+
+/* Calls run(kern) for every head size with several numbers of rows and tokens, for every number of tokens, and for
+ * every small number of rows with every tail of tokens; attention_now says which. */
+void attention_sizes(const struct kern *kern, void (*run)(const struct kern *kern));
+
+#endif
