@@ -63,3 +63,27 @@ nonzero() {
     }
     BEGIN { first = -1 }'
 }
+
+# Reads what "st_tool dump" prints and shows the bit patterns of F32, F16 and BF16 as numbers, with seven digits.
+floats() {
+    awk '
+    function number(bits, fraction_bits, exponent_bits,    scale, fraction, exponent, bias, text) {
+        scale = 2 ^ fraction_bits
+        fraction = bits % scale
+        bits = int(bits / scale)
+        exponent = bits % 2 ^ exponent_bits
+        bias = 2 ^ (exponent_bits - 1) - 1
+        text = int(bits / 2 ^ exponent_bits) ? "-" : ""
+        if (exponent == 2 * bias + 1)
+            return fraction ? "nan" : text "inf"
+        if (exponent == 0)
+            return text sprintf("%.7g", fraction / scale * 2 ^ (1 - bias))
+        return text sprintf("%.7g", (1 + fraction / scale) * 2 ^ (exponent - bias))
+    }
+    {
+        for (i = 4; i <= NF; i++)
+            $i = $2 == "F32" ? number($i, 23, 8) : $2 == "F16" ? number($i, 10, 5) \
+                : $2 == "BF16" ? number($i, 7, 8) : $i
+        print
+    }'
+}

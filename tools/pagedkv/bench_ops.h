@@ -33,6 +33,14 @@ int bench_nsa_compress(struct bench_stage *stage, const struct bench_team *team,
                        const struct bench_report *report);
 int bench_convert_layout(struct bench_stage *stage, const struct bench_team *team,
                          const struct bench_report *report);
+int bench_attention_decode(struct bench_stage *stage, const struct bench_team *team,
+                           const struct bench_report *report);
+int bench_attention_mla(struct bench_stage *stage, const struct bench_team *team,
+                        const struct bench_report *report);
+int bench_attention_prefill(struct bench_stage *stage, const struct bench_team *team,
+                            const struct bench_report *report);
+int bench_attention_step(struct bench_stage *stage, const struct bench_team *team,
+                         const struct bench_report *report);
 int bench_manager(struct bench_stage *stage, const struct bench_team *team,
                   const struct bench_report *report);
 

@@ -43,6 +43,8 @@ static void print_text(const struct bench_report *report, const struct bench_lin
                100 * line->ceiling.q3);
     else
         printf(" %9s", "-");
+    if (line->gflops > 0)
+        printf("  %.0f GFLOP/s", line->gflops);
     printf("%s%s\n", line->note[0] ? "  " : "", line->note);
 }
 
@@ -52,14 +54,15 @@ static json_t *number_or_null(double number) {
 
 static void print_json(const struct bench_report *report, const struct bench_line *line) {
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:o, s:o, s:o, s:o, s:s}", "op",
-        line->op, "case", line->text, "mode", pkv_run_mode_name(PKV_RUN_MODE_NATIVE), "level",
+        "{s:s, s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s}",
+        "op", line->op, "case", line->text, "mode", pkv_run_mode_name(PKV_RUN_MODE_NATIVE), "level",
         pkv_cpu_level_name(line->level), "threads", (int)line->num_threads, "pages",
         bench_pages_name(report->pages), "median_ns", line->ns.median, "q1_ns", line->ns.q1,
         "q3_ns", line->ns.q3, "bytes", (json_int_t)line->bytes, "gb_per_s",
-        number_or_null((double)line->bytes / line->ns.median), "scalar_ratio",
-        number_or_null(line->scalar), "ceiling_percent", number_or_null(100 * line->ceiling.median),
-        "ceiling_percent_q1", number_or_null(100 * line->ceiling.q1), "ceiling_percent_q3",
+        number_or_null((double)line->bytes / line->ns.median), "gflops",
+        number_or_null(line->gflops), "scalar_ratio", number_or_null(line->scalar),
+        "ceiling_percent", number_or_null(100 * line->ceiling.median), "ceiling_percent_q1",
+        number_or_null(100 * line->ceiling.q1), "ceiling_percent_q3",
         number_or_null(100 * line->ceiling.q3), "note", line->note);
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');

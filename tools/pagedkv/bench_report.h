@@ -19,6 +19,7 @@ struct bench_line {
     int32_t num_threads;
     struct bench_spread ns;      /* of one call */
     int64_t bytes;               /* read and written by one call */
+    double gflops;               /* floating-point operations for one ns; 0: none are counted */
     double scalar;               /* times as fast as the plain loop of memcpy; 0: there is none */
     struct bench_spread ceiling; /* fraction of the ceiling's speed; median 0: there is none */
     char note[BENCH_NOTE_TEXT];  /* nullable: "" */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * pagedkv bench: every operator beside a ceiling measured in the same process. This file reads the
- * command line and loops over pages and threads; what is measured is in bench_scatter.c,
- * bench_gather.c and bench_blocks.c, and how in bench_rounds.c.
+ * command line and loops over pages and threads; what is measured is in the files of bench_ops.h, such as
+ * bench_scatter.c, and how in bench_rounds.c.
  */
 #include "cli.h"
 
@@ -41,6 +41,11 @@ static const struct bench_op {
     {"fill_blocks", bench_fill_blocks, "128 blocks of 128 tokens"},
     {"nsa_compress", bench_nsa_compress, "256 windows of 32 tokens, 2 heads of 256"},
     {"convert_layout", bench_convert_layout, "64 MiB, NHD to HND and to PA_NZ"},
+    {"attention_decode", bench_attention_decode,
+     "batches of 1 to 32, contexts of 1024 to 16384, HND and NHD"},
+    {"attention_mla", bench_attention_mla, "16 and 128 heads of 576/512, contexts of 4096"},
+    {"attention_prefill", bench_attention_prefill, "512 new tokens on 512 and on 4096"},
+    {"attention_step", bench_attention_step, "the check of a step of 256 sequences; one thread"},
     {"manager", bench_manager, "the block manager: blocks, prefix lookup, steps; one thread"},
 };
 
@@ -59,14 +64,16 @@ static void more_help(FILE *stream, const void *subject) {
     (void)subject;
     fputs("\noperators (all when none is named):\n", stream);
     for (int i = 0; i < NUM_OPS; i++)
-        fprintf(stream, "  %-14s  %s\n", ops[i].name, ops[i].what);
-    fputs(
-        "\nThe ceiling is a contiguous copy of the same bytes with streaming stores, in the same\n"
-        "memory, with the same number of threads (calls of up to 256 tokens: with one).\n"
-        "'x scalar' compares with a plain loop of memcpy. Ratios are medians of the ratios of\n"
-        "single rounds, in which all variants are taken in random order; bytes are those read\n"
-        "and written.\n",
-        stream);
+        fprintf(stream, "  %-17s  %s\n", ops[i].name, ops[i].what);
+    fputs("\n'attention' stands for all four of it. Its ceiling is a sequential read of the same "
+          "keys\n"
+          "and values, or where arithmetic is the limit the peak of the unit that does it.\n"
+          "The ceiling is a contiguous copy of the same bytes with streaming stores, in the same\n"
+          "memory, with the same number of threads (calls of up to 256 tokens: with one).\n"
+          "'x scalar' compares with a plain loop of memcpy. Ratios are medians of the ratios of\n"
+          "single rounds, in which all variants are taken in random order; bytes are those read\n"
+          "and written.\n",
+          stream);
 }
 
 static void print_ping_pong(const struct bench_report *report, const struct bench_team *team) {
@@ -176,18 +183,25 @@ static int measure(const struct bench_team *teams, int num_teams,
     return status;
 }
 
-/* Names on the command line to selected[]; none means all. */
+/* Names on the command line to selected[]; none means all. A name that is no operator stands for those that it
+ * begins, up to a '_'. */
 static int select_ops(int num_names, char **names, int *selected) {
     for (int i = 0; i < NUM_OPS; i++)
         selected[i] = num_names == 0;
     for (int i = 0; i < num_names; i++) {
-        int found = 0;
-        while (found < NUM_OPS && strcmp(ops[found].name, names[i]) != 0)
-            found++;
-        if (found == NUM_OPS)
+        const size_t length = strlen(names[i]);
+        int exact = 0, found = 0;
+        while (exact < NUM_OPS && strcmp(ops[exact].name, names[i]) != 0)
+            exact++;
+        for (int j = 0; j < NUM_OPS; j++) {
+            if (exact < NUM_OPS
+                    ? j == exact
+                    : strncmp(ops[j].name, names[i], length) == 0 && ops[j].name[length] == '_')
+                found = selected[j] = 1;
+        }
+        if (!found)
             return cli_error(COMMAND, "there is no operator '%s'; see 'pagedkv bench --help'",
                              names[i]);
-        selected[found] = 1;
     }
     return CLI_CONTINUE;
 }

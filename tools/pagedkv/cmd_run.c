@@ -10,7 +10,7 @@
 
 #include "safetensors.h"
 
-enum { MAX_RUN_OPTIONS = 16 };
+enum { MAX_RUN_OPTIONS = 24 };
 
 static const char *const data_dtypes[] = {"hifloat8", NULL};
 
@@ -74,6 +74,24 @@ static void make_options(struct run_attributes *a, const struct run_operator *op
          "bits of an element of key and value, such as 0x7fc0 (0)"},
         {"first", CLI_INT, &a->first, 0, INT64_MAX, NULL, "N", "the first block (0)"},
         {"num", CLI_INT, &a->num, 0, INT64_MAX, NULL, "N", "how many blocks (all that follow)"},
+        {"scale", CLI_TEXT, &a->scale, 0, 0, NULL, "X",
+         "what q . k is multiplied with (1 / sqrt(head_size))"},
+        {"causal", CLI_INT, &a->causal, 0, 1, NULL, "0|1",
+         "0: a token sees those behind it, too (1)"},
+        {"window_left", CLI_INT, &a->window_left, -1, INT64_MAX - 1, NULL, "N",
+         "how many earlier tokens a token sees; -1: all (-1)"},
+        {"window_right", CLI_INT, &a->window_right, -1, INT64_MAX - 1, NULL, "N",
+         "how many later tokens it sees, with --causal 0; -1: all (-1)"},
+        {"softcap", CLI_TEXT, &a->softcap, 0, 0, NULL, "X",
+         "scores become X * tanh(score / X) (they stay as they are)"},
+        {"lse_base", CLI_CHOICE, &a->lse_base, 0, 0, run_lse_bases, NULL,
+         "base of the logarithm in lse (e)"},
+        {"value_head_size", CLI_INT, &a->value_head_size, 1, INT64_MAX, NULL, "N",
+         "without a value cache: so many elements of each key are its value (all)"},
+        {"num_shared_tokens", CLI_INT, &a->num_shared_tokens, 0, INT64_MAX, NULL, "N",
+         "first tokens that lie in the same blocks in every sequence: read once for all (0)"},
+        {"products", CLI_CHOICE, &a->products, 0, 0, run_products, NULL,
+         "arithmetic of q . k and weights . v; bf16 is faster and less exact (f32)"},
         {"duplicates", CLI_CHOICE, &a->duplicates, 0, 0, run_duplicates, NULL,
          "what happens to slots that are named twice (last_wins)"},
     };
@@ -227,6 +245,9 @@ static int run_operator(const struct run_operator *op, int argc, char **argv) {
     struct run_call call = {.op = op,
                             .attributes = {.dim = -2,
                                            .is_seq_lens_cumsum = 1,
+                                           .causal = 1,
+                                           .window_left = -1,
+                                           .window_right = -1,
                                            .cache_mode = RUN_NOT_GIVEN,
                                            .key_layout = RUN_NOT_GIVEN,
                                            .value_layout = RUN_NOT_GIVEN,

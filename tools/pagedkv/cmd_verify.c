@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * pagedkv verify: the published matrix of scatter_pa_kv_cache, each case against a reference that
- * is written independently, bit for bit, over every byte of the caches. This file reads the command
- * line and prints; verify_run.c runs a case, and the tables of verify_other.h bring more.
+ * is written independently, bit for bit, over every byte of the caches, and attention within its bound. This
+ * file reads the command line and prints; verify_run.c runs a case, and the tables of verify_other.h bring more.
  */
 #include "cli.h"
 
@@ -23,10 +23,10 @@
 /* Left to the system and everybody else when memory is short. */
 #define RESERVED_BYTES (INT64_C(256) << 20)
 
-static const struct verify_other *const other_tables[] = {verify_scatter_cases,
-                                                          verify_compressed_cases};
+static const struct verify_other *const other_tables[] = {
+    verify_scatter_cases, verify_compressed_cases, verify_attention_cases};
 
-enum { NUM_OTHER_TABLES = sizeof(other_tables) / sizeof(other_tables[0]), MAX_OTHERS = 64 };
+enum { NUM_OTHER_TABLES = sizeof(other_tables) / sizeof(other_tables[0]), MAX_OTHERS = 96 };
 
 static const char *const verdict_json[] = {"pass", "fail", "error"};
 
@@ -43,7 +43,8 @@ struct verify {
     struct verify_other others[MAX_OTHERS];
     int32_t num_others;
     int32_t num_verdicts[3];
-    int64_t num_tokens; /* of the cases that passed */
+    int32_t num_bounded; /* cases that passed within a bound, not bit for bit */
+    int64_t num_tokens;  /* of the cases that passed */
     int64_t bytes_checked;
 };
 
@@ -55,7 +56,8 @@ static void print_shape(const struct verify_case *one) {
 }
 
 static void print_other(const struct verify_other *one) {
-    printf("%-24s %-47s", one->name, one->shape);
+    const int longer = (int)strlen(one->name) - 24;
+    printf("%-24s %-*s", one->name, 47 - (longer > 0 ? longer : 0), one->shape);
 }
 
 static int list_cases(void) {
@@ -74,9 +76,27 @@ static int list_cases(void) {
     return CLI_OK;
 }
 
-static int is_named(const char *name, int num_names, char **names) {
+static int is_other(const char *name) {
+    for (int table = 0; table < NUM_OTHER_TABLES; table++) {
+        for (const struct verify_other *one = other_tables[table]; one->name; one++) {
+            if (strcmp(one->name, name) == 0)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* A case of another table is selected by its name; a name that is none selects those that it begins, up to a '_'. */
+static int selects(const char *wanted, const char *name) {
+    const size_t length = strlen(wanted);
+    if (strcmp(wanted, name) == 0)
+        return 1;
+    return strncmp(wanted, name, length) == 0 && name[length] == '_' && !is_other(wanted);
+}
+
+static int is_selected(const char *name, int num_names, char **names) {
     for (int i = 0; i < num_names; i++) {
-        if (strcmp(names[i], name) == 0)
+        if (selects(names[i], name))
             return 1;
     }
     return num_names == 0;
@@ -86,7 +106,7 @@ static int is_named(const char *name, int num_names, char **names) {
 static void select_others(struct verify *verify, int num_names, char **names) {
     for (int table = 0; table < NUM_OTHER_TABLES; table++) {
         for (const struct verify_other *one = other_tables[table]; one->name; one++) {
-            if (!is_named(one->name, num_names, names) || verify->num_others == MAX_OTHERS)
+            if (!is_selected(one->name, num_names, names) || verify->num_others == MAX_OTHERS)
                 continue;
             struct verify_other *other = &verify->others[verify->num_others++];
             *other = *one;
@@ -96,10 +116,10 @@ static void select_others(struct verify *verify, int num_names, char **names) {
     }
 }
 
-static int is_other(const char *name) {
+static int selects_other(const char *wanted) {
     for (int table = 0; table < NUM_OTHER_TABLES; table++) {
         for (const struct verify_other *one = other_tables[table]; one->name; one++) {
-            if (strcmp(one->name, name) == 0)
+            if (selects(wanted, one->name))
                 return 1;
         }
     }
@@ -114,7 +134,7 @@ static int select_cases(struct verify *verify, int num_names, char **names) {
         verify->cases && selected ? CLI_CONTINUE : cli_error(COMMAND, "out of memory; free some");
     for (int i = 0; i < num_names && status == CLI_CONTINUE; i++) {
         const int32_t found = verify_case_find(names[i]);
-        if (found < 0 && is_other(names[i]))
+        if (found < 0 && selects_other(names[i]))
             continue;
         if (found < 0)
             status =
@@ -184,6 +204,9 @@ static void print_verdict(const struct verify_result *result) {
 static void print_numbers(const struct verify_result *result) {
     if (result->verdict != VERIFY_PASS)
         printf("%s\n", result->message);
+    else if (result->bound > 0)
+        printf("%9.1f us  error %.1e, bound %.1e\n", result->ns.median / 1e3, result->error,
+               result->bound);
     else if (result->bytes == 0)
         printf("%9.1f us\n", result->ns.median / 1e3);
     else
@@ -195,6 +218,7 @@ static void print_numbers(const struct verify_result *result) {
 static void finish_json(json_t *object, const struct verify *verify,
                         const struct verify_result *result) {
     const int passed = result->verdict == VERIFY_PASS;
+    const int is_bounded = passed && result->bound > 0;
     json_t *common =
         json_pack("{s:s, s:s, s:s, s:i, s:s, s:I}", "result", verdict_json[result->verdict], "mode",
                   pkv_run_mode_name(verify->context.run_mode), "level",
@@ -208,7 +232,11 @@ static void finish_json(json_t *object, const struct verify *verify,
                               passed ? json_real((double)result->bytes / result->ns.median)
                                      : json_null());
     (void)json_object_set_new(object, "ceiling_percent",
-                              passed ? json_real(100 * result->ceiling.median) : json_null());
+                              passed && result->ceiling.median > 0
+                                  ? json_real(100 * result->ceiling.median)
+                                  : json_null());
+    (void)json_object_set_new(object, "error", is_bounded ? json_real(result->error) : json_null());
+    (void)json_object_set_new(object, "bound", is_bounded ? json_real(result->bound) : json_null());
     (void)json_object_set_new(object, "message",
                               passed ? json_null() : json_string(result->message));
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
@@ -234,12 +262,17 @@ static void print_summary(const struct verify *verify, double seconds) {
     const int32_t passed = verify->num_verdicts[VERIFY_PASS];
     const int32_t num_cases = verify->num_cases + verify->num_others;
     printf("\n%d of %d cases %s", (int)passed, (int)num_cases,
-           verify->tolerance ? "within the tolerance" : "exact to the bit");
+           verify->tolerance              ? "within the tolerance"
+           : verify->num_bounded == 0     ? "exact to the bit"
+           : verify->num_bounded < passed ? "exact to the bit or within their bounds"
+                                          : "within their bounds");
     if (passed < num_cases)
         printf(", %d wrong, %d could not run", (int)verify->num_verdicts[VERIFY_FAIL],
                (int)verify->num_verdicts[VERIFY_ERROR]);
-    printf(": %" PRId64 " tokens scattered, %.1f GB of cache checked byte by byte, %.1f s\n",
-           verify->num_tokens, (double)verify->bytes_checked / 1e9, seconds);
+    if (verify->bytes_checked > 0)
+        printf(": %" PRId64 " tokens scattered, %.1f GB of cache checked byte by byte",
+               verify->num_tokens, (double)verify->bytes_checked / 1e9);
+    printf(", %.1f s\n", seconds);
     printf("(%s, %s, %d thread%s, huge pages)\n", pkv_run_mode_name(context->run_mode),
            pkv_cpu_level_name(pkv_context_cpu_level(context->context)), (int)context->num_threads,
            context->num_threads == 1 ? "" : "s");
@@ -273,6 +306,7 @@ static void run_others(struct verify *verify) {
             one->run(one, verify->context.context, &verify->context.hook, &verify->num_tokens,
                      &verify->bytes_checked);
         verify->num_verdicts[result.verdict]++;
+        verify->num_bounded += result.verdict == VERIFY_PASS && result.bound > 0;
         if (verify->json) {
             finish_json(json_pack("{s:s, s:s, s:s, s:I}", "op", one->op, "case", one->name, "shape",
                                   one->shape, "seed", (json_int_t)one->seed),
@@ -331,8 +365,9 @@ int cmd_verify(int argc, char **argv) {
         COMMAND,
         "verify [CASE ...] [--list] [--run_mode native|sim] [--seed N] [--threads N]\n"
         "                      [--num_blocks N] [--tolerance] [--json]",
-        "Runs the published cases of scatter_pa_kv_cache and checks every byte of the caches\n"
-        "against an independently written reference.",
+        "Runs the published cases of scatter_pa_kv_cache and checks every byte of the caches, and\n"
+        "cases of paged attention and checks every number, against independent references.\n"
+        "A CASE is a name of --list, or its start up to a '_': attention.",
         options,
         NULL,
         NULL};

@@ -13,7 +13,7 @@
 /* scatter_rows has the most tensors: the slots and PKV_SCATTER_ROWS_MAX_PAIRS pairs. */
 enum {
     RUN_MAX_TENSORS = 1 + 2 * PKV_SCATTER_ROWS_MAX_PAIRS,
-    RUN_MAX_ATTRIBUTES = 8,
+    RUN_MAX_ATTRIBUTES = 13,
     RUN_MAX_OUTPUTS = PKV_SCATTER_ROWS_MAX_PAIRS,
     RUN_MAX_MEMORY = 2 * RUN_MAX_TENSORS
 };
@@ -23,8 +23,8 @@ struct run_tensor {
     const char *name; /* NULL ends a list */
     bool optional;
     bool is_data; /* keys, values and caches, which --dtype hifloat8 labels anew; no indices */
-    const char
-        *shape; /* NULL: one of a numbered row of tensors, of which help explains the first */
+    const char *
+        shape; /* NULL: help does not list it: one of a numbered row whose first it explains, or refused */
 };
 
 /* The values of all attributes; which of them an operator takes is in its table. Layouts, modes and
@@ -49,6 +49,15 @@ struct run_attributes {
     const char *value; /* "K" or "K,V" */
     int64_t first;
     int64_t num;
+    const char *scale;
+    const char *softcap;
+    int64_t causal;
+    int64_t window_left;
+    int64_t window_right;
+    int64_t lse_base; /* enum pkv_lse_base */
+    int64_t value_head_size;
+    int64_t num_shared_tokens;
+    int64_t products; /* enum pkv_attention_products */
 };
 
 enum { RUN_NOT_GIVEN = -1 };
@@ -84,14 +93,18 @@ extern const struct run_operator run_operators[];
 /* Spellings for CLI_CHOICE; NULL at the end. */
 extern const char *const run_scatter_modes[];
 extern const char *const run_duplicates[];
+extern const char *const run_lse_bases[];
+extern const char *const run_products[];
 
-/* In run_convert.c, run_blocks.c and run_rows.c; the others are in run_ops.c. */
+/* In run_convert.c, run_blocks.c, run_rows.c and run_attention.c; the others are in run_ops.c. */
 int run_convert_layout(struct run_call *call);
 int run_copy_blocks(struct run_call *call);
 int run_swap_blocks(struct run_call *call);
 int run_fill_blocks(struct run_call *call);
 int run_scatter_rows(struct run_call *call);
 int run_nsa_compress_with_cache(struct run_call *call);
+int run_paged_attention(struct run_call *call);
+int run_merge_states(struct run_call *call);
 
 /* Describes two tensors of the call, of which that of the value may be missing, with its layouts. Returns
  * CLI_CONTINUE, or CLI_USAGE after printing why not. */

@@ -247,6 +247,8 @@ static int run_slot_mapping(struct run_call *call) {
 /* clang-format off */
 #define ROWS_PAIR(number) \
     {"source_" #number, true, true, NULL}, {"cache_" #number, true, true, NULL}
+#define STATE(number) \
+    {"out_" #number, true, false, NULL}, {"lse_" #number, true, false, NULL}
 /* clang-format on */
 
 const struct run_operator run_operators[] = {
@@ -324,6 +326,50 @@ const struct run_operator run_operators[] = {
       {"seq_offset", true, false, "[num_seqs], first token to read"}},
      {LAYOUTS, "is_seq_lens_cumsum", "num_kv_heads"},
      run_gather_pa_kv_cache},
+    {"paged_attention",
+     "attention of new tokens over the keys and values of their sequences, where they lie",
+     "out: [num_tokens, num_heads, value head size], query's dtype; lse: [num_tokens, num_heads] "
+     "F32",
+     {{"query", false, false, "[num_tokens, num_heads, head_size] F32, F16 or BF16"},
+      {"key_cache", false, true, CACHE_SHAPE},
+      {"value_cache", true, true,
+       CACHE_SHAPE "; none: values are the first part of each key (MLA)"},
+      {"block_table", false, false, "[num_seqs, width] I32 or I64"},
+      {"seq_lens", false, false, "[num_seqs] lengths, the new tokens included"},
+      {"query_start_loc", false, false, "[num_seqs + 1] running totals of the new tokens"},
+      {"alibi_slopes", true, false, "[num_heads] F32"},
+      {"sinks", true, false, "[num_heads] F32, joins the denominator"},
+      {"mask", true, false,
+       "[num_tokens, width] for the last positions of the sequence. BOOL: 0 is unseen; F32: is "
+       "added"},
+      {"k_scale", true, false, NULL},
+      {"v_scale", true, false, NULL}},
+     {LAYOUTS, "num_kv_heads", "scale", "causal", "window_left", "window_right", "softcap",
+      "lse_base", "value_head_size", "num_shared_tokens", "products"},
+     run_paged_attention},
+    {"merge_states",
+     "merges attention over disjoint sets of positions into attention over all of them",
+     "out, of out_0's dtype; lse",
+     {{"out_0", false, false,
+       "[num_tokens, num_heads, head_size] F32, F16 or BF16; out_1 to out_15 likewise"},
+      {"lse_0", false, false, "[num_tokens, num_heads] F32; lse_1 to lse_15 likewise"},
+      STATE(1),
+      STATE(2),
+      STATE(3),
+      STATE(4),
+      STATE(5),
+      STATE(6),
+      STATE(7),
+      STATE(8),
+      STATE(9),
+      STATE(10),
+      STATE(11),
+      STATE(12),
+      STATE(13),
+      STATE(14),
+      STATE(15)},
+     {"lse_base"},
+     run_merge_states},
     {"copy_blocks",
      "copies whole blocks inside a cache",
      "key_cache, value_cache",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Cases of verify that are not of the shape of struct verify_case: each brings its own memory and its own
- * reference, and is compared bit for bit. A table of them belongs to one operator or mode.
+ * reference. A table of them belongs to one operator or mode; those of attention are compared within a bound,
+ * the others bit for bit.
  */
 #ifndef PAGEDKV_VERIFY_OTHER_H
 #define PAGEDKV_VERIFY_OTHER_H
@@ -28,5 +29,8 @@ extern const struct verify_other verify_scatter_cases[];
 
 /* Alibi, Rope and Omni. */
 extern const struct verify_other verify_compressed_cases[];
+
+/* Paged attention. */
+extern const struct verify_other verify_attention_cases[];
 
 #endif

@@ -20,7 +20,9 @@ struct verify_result {
     int64_t bytes;               /* read and written by one run */
     struct bench_spread ns;      /* of one run */
     struct bench_spread ceiling; /* fraction of the speed of a contiguous copy of the same bytes */
-    char message[256];           /* FAIL: the first wrong byte; ERROR: why it could not run */
+    double error; /* PASS of an operator that is not exact: of the element nearest to its bound */
+    double bound; /* of that element; 0: compared bit for bit */
+    char message[256]; /* FAIL: the first wrong byte; ERROR: why it could not run */
 };
 
 /* Scatters the case's tokens once and checks every byte of the caches; then measures more runs
