@@ -11,7 +11,7 @@ typedef float32x4_t fvec;
 typedef uint32x4_t tvec;
 typedef uint32x4_t fmask;
 
-enum { FVEC_LANES = 4, SCORE_ROWS = 8, VALUE_ROWS = 8 };
+enum { FVEC_LANES = 4, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
 
 static inline fvec fvec_load(const float *p) {
     return vld1q_f32(p);

@@ -68,13 +68,15 @@ static inline fvec tanh_any(fvec x) {
 /* What turns a product into a score. */
 struct scoring {
     fvec scale, softcap, inverse_softcap, slope, distance;
-    bool has_softcap;
+    bool has_softcap, has_slope;
 };
 
 static inline fvec score_of(fvec product, const struct scoring *how, int64_t t) {
     fvec s = fvec_mul(product, how->scale);
     if (how->has_softcap)
         s = fvec_mul(tanh_any(fvec_mul(s, how->inverse_softcap)), how->softcap);
+    if (!how->has_slope)
+        return s;
     const fvec place = fvec_add(how->distance, fvec_add(fvec_iota(), fvec_set((float)t)));
     return fvec_fma(how->slope, place, s);
 }
@@ -104,8 +106,13 @@ static inline void softmax_row(float *scores, const struct pkv_attention_row *ro
     const int64_t first = row->begin / FVEC_LANES * FVEC_LANES;
     const int64_t last = row->begin < row->end ? row->end : first;
     fvec highest = fvec_set(-INFINITY), total = fvec_set(0.0f);
+    const bool is_plain = !how->has_softcap && !how->has_slope && row->bias == NULL;
     for (int64_t t = first; t < last; t += FVEC_LANES) {
-        const fvec s = hide_unseen(score_of(fvec_load(scores + t), how, t), row, t, num_tokens);
+        fvec s;
+        if (is_plain && t >= row->begin && t + FVEC_LANES <= row->end)
+            s = fvec_mul(fvec_load(scores + t), how->scale);
+        else
+            s = hide_unseen(score_of(fvec_load(scores + t), how, t), row, t, num_tokens);
         highest = fvec_max(s, highest);
         fvec_store(scores + t, s);
     }
@@ -137,6 +144,7 @@ static void attention_softmax(float *scores, const struct pkv_attention_row *row
     for (int64_t r = 0; r < num_rows; r++) {
         how.slope = fvec_set(rows[r].slope);
         how.distance = fvec_set(rows[r].distance);
+        how.has_slope = rows[r].slope != 0;
         softmax_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, &how, &max[r], &sum[r]);
     }
 }

@@ -65,8 +65,8 @@ static inline void look_ahead(struct ahead *ahead, const struct pkv_attention_to
         (row)++;                                                                                   \
     } while (0)
 
-/* Calls fn(rows, ...) with a constant number of rows. */
-#define WITH_ROWS(rows, fn, ...)                                                                   \
+/* Calls fn(rows, ...) with a constant number of rows: up to 4, up to 8. */
+#define WITH_FEW_ROWS(rows, fn, ...)                                                               \
     switch (rows) {                                                                                \
     case 1:                                                                                        \
         fn(1, __VA_ARGS__);                                                                        \
@@ -77,9 +77,12 @@ static inline void look_ahead(struct ahead *ahead, const struct pkv_attention_to
     case 3:                                                                                        \
         fn(3, __VA_ARGS__);                                                                        \
         break;                                                                                     \
-    case 4:                                                                                        \
+    default:                                                                                       \
         fn(4, __VA_ARGS__);                                                                        \
-        break;                                                                                     \
+    }
+
+#define WITH_ROWS(rows, fn, ...)                                                                   \
+    switch (rows) {                                                                                \
     case 5:                                                                                        \
         fn(5, __VA_ARGS__);                                                                        \
         break;                                                                                     \
@@ -89,8 +92,11 @@ static inline void look_ahead(struct ahead *ahead, const struct pkv_attention_to
     case 7:                                                                                        \
         fn(7, __VA_ARGS__);                                                                        \
         break;                                                                                     \
-    default:                                                                                       \
+    case 8:                                                                                        \
         fn(8, __VA_ARGS__);                                                                        \
+        break;                                                                                     \
+    default:                                                                                       \
+        WITH_FEW_ROWS(rows, fn, __VA_ARGS__)                                                       \
     }
 
 /* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. */

@@ -9,6 +9,7 @@
  *   tvec_low_f16, tvec_high_f16, tvec_low_bf16, tvec_high_bf16
  *                                          the lower and upper halves of words as float
  *   SCORE_ROWS, VALUE_ROWS                 rows side by side, at most 8: two sums a row stay in registers
+ *   WIDE_ROWS                              likewise, at most 4: four sums a row
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
@@ -112,7 +113,8 @@ struct value_panel {
     const float *floats; /* [num_tokens][PANEL] */
 };
 
-typedef void load_values_fn(fvec v[2], const struct value_panel *values, int64_t t);
+/* num_vecs vectors of row t. */
+typedef void load_values_fn(fvec *v, int num_vecs, const struct value_panel *values, int64_t t);
 
 /* Sums of some rows over tokens [first, end) of a panel. They continue those in acc, or start if it says so. */
 struct value_sums {
@@ -124,47 +126,44 @@ struct value_sums {
 };
 
 /* The sums of row r again, without the tokens whose weight is 0: they may hold anything. */
-static inline void add_carefully(fvec sums[2], const struct value_sums *what, int64_t r,
+static inline void add_carefully(fvec *sums, int num_vecs, const struct value_sums *what, int64_t r,
                                  const struct value_panel *values, load_values_fn *load) {
     const float *acc = what->acc + r * what->acc_stride;
     const float *weights = what->weights + r * PKV_ATTENTION_TILE;
-    sums[0] = what->starts ? fvec_set(0.0f) : fvec_load(acc);
-    sums[1] = what->starts ? fvec_set(0.0f) : fvec_load(acc + FVEC_LANES);
+    for (int i = 0; i < num_vecs; i++)
+        sums[i] = what->starts ? fvec_set(0.0f) : fvec_load(acc + i * FVEC_LANES);
     for (int64_t t = what->first; t < what->end; t++) {
         if (weights[t] == 0)
             continue;
-        fvec v[2];
-        load(v, values, t);
-        sums[0] = fvec_fma(fvec_set(weights[t]), v[0], sums[0]);
-        sums[1] = fvec_fma(fvec_set(weights[t]), v[1], sums[1]);
+        fvec v[4];
+        load(v, num_vecs, values, t);
+        for (int i = 0; i < num_vecs; i++)
+            sums[i] = fvec_fma(fvec_set(weights[t]), v[i], sums[i]);
     }
 }
 
 /* 0 * x is not a number exactly if x is not finite. */
-ALWAYS_INLINE bool all_finite(int rows, const fvec *a, const fvec *b) {
+ALWAYS_INLINE bool all_finite(int count, const fvec *sums) {
     fvec doubt = fvec_set(0.0f);
-    UNROLL for (int r = 0; r < rows; r++) {
-        doubt = fvec_fma(a[r], fvec_set(0.0f), doubt);
-        doubt = fvec_fma(b[r], fvec_set(0.0f), doubt);
-    }
+    UNROLL for (int i = 0; i < count; i++) doubt = fvec_fma(sums[i], fvec_set(0.0f), doubt);
     return !fvec_any_nan(doubt);
 }
 
 /* All of *ahead (nullable) is fetched in num_steps tokens. */
-ALWAYS_INLINE void add_rows(int rows, const struct value_sums *what,
+ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *what,
                             const struct value_panel *values, load_values_fn *load,
                             struct ahead *ahead, int64_t num_steps) {
-    fvec a[8], b[8], v[2];
+    fvec sums[16], v[4];
     UNROLL for (int r = 0; r < rows; r++) {
-        const float *acc = what->acc + r * what->acc_stride;
-        a[r] = what->starts ? fvec_set(0.0f) : fvec_load(acc);
-        b[r] = what->starts ? fvec_set(0.0f) : fvec_load(acc + FVEC_LANES);
+        UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
+            what->starts ? fvec_set(0.0f)
+                         : fvec_load(what->acc + r * what->acc_stride + i * FVEC_LANES);
     }
     int64_t credit = 0, row = ahead ? ahead->next : 0;
     const float *weights = what->weights;
     const int64_t end = what->end;
     for (int64_t t = what->first; t < end; t++) {
-        load(v, values, t);
+        load(v, num_vecs, values, t);
         credit += AHEAD_ROWS;
         if (ahead && credit >= num_steps) {
             credit -= num_steps;
@@ -172,32 +171,41 @@ ALWAYS_INLINE void add_rows(int rows, const struct value_sums *what,
         }
         UNROLL for (int r = 0; r < rows; r++) {
             const fvec w = fvec_set(weights[r * PKV_ATTENTION_TILE + t]);
-            a[r] = fvec_fma(w, v[0], a[r]);
-            b[r] = fvec_fma(w, v[1], b[r]);
+            UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
+                fvec_fma(w, v[i], sums[r * num_vecs + i]);
         }
     }
     if (ahead)
         ahead->next = row;
-    const bool is_doubtful = !all_finite(rows, a, b);
+    if (!all_finite(rows * num_vecs, sums)) {
+        for (int r = 0; r < rows; r++) {
+            fvec again[4];
+            add_carefully(again, num_vecs, what, r, values, load);
+            for (int i = 0; i < num_vecs; i++)
+                fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, again[i]);
+        }
+        return;
+    }
     UNROLL for (int r = 0; r < rows; r++) {
-        fvec sums[2] = {a[r], b[r]};
-        if (is_doubtful)
-            add_carefully(sums, what, r, values, load);
-        fvec_store(what->acc + r * what->acc_stride, sums[0]);
-        fvec_store(what->acc + r * what->acc_stride + FVEC_LANES, sums[1]);
+        UNROLL for (int i = 0; i < num_vecs; i++)
+            fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, sums[r * num_vecs + i]);
     }
 }
 
-static inline void load_floats(fvec v[2], const struct value_panel *values, int64_t t) {
-    v[0] = fvec_load(values->floats + t * PANEL);
-    v[1] = fvec_load(values->floats + t * PANEL + FVEC_LANES);
+ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
+    UNROLL for (int i = 0; i < num_vecs; i++) v[i] =
+        fvec_load(values->floats + t * PANEL + i * FVEC_LANES);
 }
 
+/* With few rows there are registers for panels of twice the width. */
+enum { WIDE_PANEL = 2 * PANEL };
+
 #define DEFINE_VALUES(type, bytes)                                                                  \
-    static inline void load_rows_##type(fvec v[2], const struct value_panel *values, int64_t t) {   \
+    ALWAYS_INLINE void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,    \
+                                        int64_t t) {                                                \
         const char *from = values->tokens->base + values->tokens->offsets[t] + values->byte;        \
-        v[0] = fvec_load_##type(from);                                                              \
-        v[1] = fvec_load_##type(from + FVEC_LANES * bytes);                                         \
+        UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                            \
+            fvec_load_##type(from + i * FVEC_LANES * bytes);                                        \
     }                                                                                               \
                                                                                                     \
     /* A panel as floats; elements beyond the head are 0. */                                        \
@@ -230,13 +238,21 @@ static inline void load_floats(fvec v[2], const struct value_panel *values, int6
             what.end =                                                                              \
                 what.first + AHEAD_ROWS < num_tokens ? what.first + AHEAD_ROWS : num_tokens;        \
             look_ahead(&ahead, tokens, what.end, AHEAD_ROWS, head_size *bytes);                     \
-            for (int64_t d = 0; d < padded_head(head_size); d += PANEL) {                           \
+            int64_t d = 0;                                                                          \
+            for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                 \
+                what.acc = acc + d;                                                                 \
+                values.byte = d * bytes;                                                            \
+                WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, &ahead,          \
+                              num_steps / 2)                                                        \
+            }                                                                                       \
+            for (; d < padded_head(head_size); d += PANEL) {                                        \
                 what.acc = acc + d;                                                                 \
                 values.byte = d * bytes;                                                            \
                 if (d < whole)                                                                      \
-                    WITH_ROWS(rows, add_rows, &what, &values, load_rows_##type, &ahead, num_steps)  \
+                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_rows_##type, &ahead,          \
+                              num_steps)                                                            \
                 else                                                                                \
-                    WITH_ROWS(rows, add_rows, &what, &values, load_floats, NULL, 0)                 \
+                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, NULL, 0)              \
             }                                                                                       \
             what.starts = false;                                                                    \
         }                                                                                           \
@@ -260,7 +276,7 @@ static inline void load_floats(fvec v[2], const struct value_panel *values, int6
                 const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                        \
                 what.acc = acc + r * acc_stride + d;                                                \
                 what.weights = weights + r * PKV_ATTENTION_TILE;                                    \
-                WITH_ROWS(rows, add_rows, &what, &values, load_floats, r == 0 ? &ahead : NULL,      \
+                WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, r == 0 ? &ahead : NULL,   \
                           padded_head(head_size) / PANEL * tokens->num_tokens)                      \
             }                                                                                       \
         }                                                                                           \

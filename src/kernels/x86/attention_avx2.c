@@ -12,7 +12,7 @@ typedef __m256i tvec;
 typedef __m256 fmask;
 
 /* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. */
-enum { FVEC_LANES = 8, SCORE_ROWS = 6, VALUE_ROWS = 6 };
+enum { FVEC_LANES = 8, SCORE_ROWS = 6, VALUE_ROWS = 6, WIDE_ROWS = 2 };
 
 static inline fvec fvec_load(const float *p) {
     return _mm256_loadu_ps(p);

@@ -13,7 +13,7 @@ typedef __m512 fvec;
 typedef __m512i tvec;
 typedef __mmask16 fmask;
 
-enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8 };
+enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
 
 static inline __mmask16 first_lanes(int64_t count) {
     return (__mmask16)((1u << count) - 1);
@@ -196,28 +196,31 @@ static inline fvec tvec_high_bf16(tvec t) {
     return _mm512_castsi512_ps(_mm512_and_si512(t, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-/* 16 bytes of rows i, i + 4, i + 8 and i + 12. Blends of loads: shuffles are what is scarce. */
-static inline tvec load_quarters(const char *const *from, int64_t i, int64_t at) {
-    const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(from[i] + at));
-    const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 4] + at));
-    const __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 8] + at));
-    const __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from[i + 12] + at));
-    tvec v = _mm512_castsi128_si512(a);
-    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, b);
-    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, c);
-    return _mm512_mask_broadcast_i32x4(v, 0xf000, d);
-}
-
+/* Words, pairs of words, then quarters of a vector find their places. */
 static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
-    for (int j = 0; j < 16; j += 4) {
-        const tvec a = load_quarters(from, 0, at + 4 * j), b = load_quarters(from, 1, at + 4 * j);
-        const tvec c = load_quarters(from, 2, at + 4 * j), d = load_quarters(from, 3, at + 4 * j);
-        const tvec ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
-        const tvec ba = _mm512_unpackhi_epi32(a, b), dc = _mm512_unpackhi_epi32(c, d);
-        words[j] = _mm512_unpacklo_epi64(ab, cd);
-        words[j + 1] = _mm512_unpackhi_epi64(ab, cd);
-        words[j + 2] = _mm512_unpacklo_epi64(ba, dc);
-        words[j + 3] = _mm512_unpackhi_epi64(ba, dc);
+    tvec a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        const tvec even = tvec_load(from[i] + at), odd = tvec_load(from[i + 1] + at);
+        a[i] = _mm512_unpacklo_epi32(even, odd);
+        a[i + 1] = _mm512_unpackhi_epi32(even, odd);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        words[i] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0x88);
+        words[i + 4] = _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0x88);
+        words[i + 8] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0xdd);
+        words[i + 12] = _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0xdd);
     }
 }
 
