@@ -180,7 +180,7 @@ typedef void pkv_attention_scores_fn(float *scores, const float *query, int64_t 
 
 /* What a row sees of a tile, and how. */
 struct pkv_attention_row {
-    int32_t begin, end; /* tokens begin ... end - 1 of the tile; 0 <= begin <= end */
+    int32_t begin, end; /* tokens begin ... end - 1 of the tile; 0 <= begin <= end <= num_tokens */
     float slope;        /* ALiBi */
     float distance;     /* position of token 0 minus that of the query */
     const float *bias;  /* nullable: [num_tokens]; minus infinity: unseen. Any alignment */

@@ -142,48 +142,86 @@ static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t he
     };
 }
 
-static void announce(struct pkv_attention_tokens *tokens, const struct side *side, int64_t head,
-                     const int64_t *offsets, int64_t num_tokens) {
-    if (num_tokens <= 0 || is_in_fragments(side->part, side->head_size))
+/* Rows of a side that are read next, one head; no tokens: nothing is. */
+struct upcoming {
+    const struct side *side;
+    int64_t head;
+    const int64_t *offsets;
+    int64_t num_tokens;
+};
+
+static void announce(struct pkv_attention_tokens *tokens, const struct upcoming *next) {
+    const struct pkv_cache_part *part = next->side->part;
+    if (next->num_tokens <= 0 || is_in_fragments(part, next->side->head_size))
         return;
-    tokens->next_base = (const char *)side->part->data + head * side->part->head_stride_bytes;
-    tokens->next_offsets = offsets;
-    tokens->num_next = num_tokens;
+    tokens->next_base = (const char *)part->data + next->head * part->head_stride_bytes;
+    tokens->next_offsets = next->offsets;
+    tokens->num_next = next->num_tokens;
 }
 
 /* Heads of one token that are neighbours in memory are read together, so many tokens at a time: then memory is read in
  * order. Else a tile of a head is read at once. */
 enum { TOKENS_OF_ALL_HEADS = 32 };
 
-static int64_t tokens_at_once(const struct walk *walk, const struct side *side) {
-    const bool is_token_major = side->part->head_stride_bytes < side->part->token_stride_bytes;
-    const bool has_heads = walk->unit->head_end - walk->unit->head > 1;
-    return is_token_major && has_heads ? TOKENS_OF_ALL_HEADS : PKV_ATTENTION_TILE;
+static bool reads_all_heads(const struct walk *walk, const struct side *side) {
+    return side->part->head_stride_bytes < side->part->token_stride_bytes &&
+           walk->unit->head_end - walk->unit->head > 1 &&
+           !is_in_fragments(side->part, side->head_size);
 }
 
-/* One product of the tile for all heads: fn(walk, head, tokens, first), blocks of tokens outside, heads inside. What
- * is announced after the last block is the beginning of `then`. */
-static void for_all_tokens(struct walk *walk, const struct side *side, const int64_t *offsets,
-                           const struct side *then, int64_t then_head, const int64_t *then_offsets,
-                           int64_t num_then,
-                           void (*fn)(const struct walk *walk, int64_t head,
-                                      const struct pkv_attention_tokens *tokens, int64_t first)) {
+/* The upcoming rows of all heads in the order of memory: as many for each head that is read meanwhile. Returns how
+ * many that is. */
+static int64_t line_up(const struct walk *walk, const struct upcoming *next) {
+    const int64_t num_heads = walk->unit->head_end - walk->unit->head;
+    const int64_t count =
+        next->num_tokens < TOKENS_OF_ALL_HEADS ? next->num_tokens : TOKENS_OF_ALL_HEADS;
+    int64_t *to = walk->slot->upcoming;
+    if (next->num_tokens <= 0 || !reads_all_heads(walk, next->side))
+        return 0;
+    for (int64_t t = 0; t < count; t++) {
+        for (int64_t h = 0; h < num_heads; h++)
+            *to++ = next->offsets[t] + h * next->side->part->head_stride_bytes;
+    }
+    return count;
+}
+
+typedef void product_fn(const struct walk *walk, int64_t head,
+                        const struct pkv_attention_tokens *tokens, int64_t first);
+
+/* One product of the tile, some tokens of all heads at a time. */
+static void for_tokens_of_all_heads(struct walk *walk, const struct side *side,
+                                    const int64_t *offsets, const struct upcoming *then,
+                                    product_fn *fn) {
     const struct pkv_attention_unit *unit = walk->unit;
-    const int64_t skip = walk->tile.skip, num_tokens = walk->tile.num_tokens;
-    const int64_t at_once = tokens_at_once(walk, side);
-    for (int64_t first = skip, count; first < num_tokens; first += count) {
-        count = num_tokens - first < at_once ? num_tokens - first : at_once;
+    const int64_t num_tokens = walk->tile.num_tokens;
+    for (int64_t first = walk->tile.skip, count; first < num_tokens; first += count) {
+        const int64_t left = num_tokens - first;
+        count = left < TOKENS_OF_ALL_HEADS ? left : TOKENS_OF_ALL_HEADS;
+        const struct upcoming after = {side, unit->head, offsets + first + count, left - count};
+        const struct upcoming *next = left > count ? &after : then;
+        const int64_t num_next = line_up(walk, next);
         for (int64_t head = unit->head; head < unit->head_end; head++) {
             struct pkv_attention_tokens tokens = tokens_of(side, head, offsets, first, count);
-            if (head + 1 < unit->head_end)
-                announce(&tokens, side, head + 1, offsets + first, count);
-            else if (first + count < num_tokens)
-                announce(&tokens, side, unit->head, offsets + first + count,
-                         num_tokens - first - count);
-            else
-                announce(&tokens, then, then_head, then_offsets, num_then);
+            const struct upcoming share = {next->side, next->head,
+                                           walk->slot->upcoming + (head - unit->head) * num_next,
+                                           num_next};
+            announce(&tokens, &share);
             fn(walk, head, &tokens, first);
         }
+    }
+}
+
+/* One product of the tile, all tokens of a head at a time. */
+static void for_tokens_of_each_head(struct walk *walk, const struct side *side,
+                                    const int64_t *offsets, const struct upcoming *then,
+                                    product_fn *fn) {
+    const struct pkv_attention_unit *unit = walk->unit;
+    const int64_t skip = walk->tile.skip, count = walk->tile.num_tokens - skip;
+    for (int64_t head = unit->head; head < unit->head_end; head++) {
+        struct pkv_attention_tokens tokens = tokens_of(side, head, offsets, skip, count);
+        const struct upcoming next_head = {side, head + 1, offsets + skip, count};
+        announce(&tokens, head + 1 < unit->head_end ? &next_head : then);
+        fn(walk, head, &tokens, skip);
     }
 }
 
@@ -246,13 +284,17 @@ static void attend(struct walk *walk) {
                               slot->staged_offsets};
     const struct side values = {&job->value, job->plan->value_head_size, slot->staged_values,
                                 slot->staged_offsets + PKV_ATTENTION_TILE};
-    const int64_t num_next = next->num_tokens - next->skip;
-    for_all_tokens(walk, &keys, tile->key_offsets, &values, unit->head,
-                   tile->value_offsets + tile->skip, tile->num_tokens - tile->skip, score);
+    const struct upcoming then_values = {&values, unit->head, tile->value_offsets + tile->skip,
+                                         tile->num_tokens - tile->skip};
+    const struct upcoming then_keys = {&keys, walk->next_head,
+                                       next->num_tokens ? next->key_offsets + next->skip : NULL,
+                                       next->num_tokens - next->skip};
+    (reads_all_heads(walk, &keys) ? for_tokens_of_all_heads : for_tokens_of_each_head)(
+        walk, &keys, tile->key_offsets, &then_values, score);
     for (int64_t head = unit->head; head < unit->head_end; head++)
         weigh(walk, head);
-    for_all_tokens(walk, &values, tile->value_offsets, &keys, walk->next_head,
-                   num_next > 0 ? next->key_offsets + next->skip : NULL, num_next, add_values);
+    (reads_all_heads(walk, &values) ? for_tokens_of_all_heads : for_tokens_of_each_head)(
+        walk, &values, tile->value_offsets, &then_keys, add_values);
 }
 
 /* Tiles [first, end) of the walk's span; units are those that come after its unit. */
