@@ -262,8 +262,14 @@ enum { WIDE_PANEL = 2 * PANEL };
         float *acc, int64_t acc_stride, bool starts, const float *weights, int64_t num_rows,        \
         const struct pkv_attention_tokens *tokens, int64_t head_size, float *scratch) {             \
         struct value_sums what = {acc, acc_stride, starts, weights, 0, tokens->num_tokens};         \
-        if (num_rows <= VALUE_ROWS) {                                                               \
-            add_few_rows_##type(what, (int)num_rows, tokens, head_size, scratch);                   \
+        if (num_rows <= 2 * VALUE_ROWS) {                                                           \
+            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                    \
+                const int64_t left = num_rows - r;                                                  \
+                what.acc = acc + r * acc_stride;                                                    \
+                what.weights = weights + r * PKV_ATTENTION_TILE;                                    \
+                add_few_rows_##type(what, left < VALUE_ROWS ? (int)left : VALUE_ROWS, tokens,       \
+                                    head_size, scratch);                                            \
+            }                                                                                       \
             return;                                                                                 \
         }                                                                                           \
         struct ahead ahead;                                                                         \
