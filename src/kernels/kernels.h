@@ -157,8 +157,10 @@ enum {
     PKV_ATTENTION_MAX_HEAD_SIZE = 576,
     PKV_ATTENTION_MAX_ROWS = 128, /* queries times heads */
     PKV_ATTENTION_PAD = 32,       /* heads in float arrays are padded to a multiple of it */
-    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head */
-    PKV_ATTENTION_SCRATCH = PKV_ATTENTION_MAX_HEAD_SIZE * 32
+    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head, and the pairs of bfloat16
+     * of the queries of all rows */
+    PKV_ATTENTION_SCRATCH =
+        PKV_ATTENTION_MAX_HEAD_SIZE * 32 + PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_MAX_HEAD_SIZE / 2
 };
 
 /* Keys or values of a tile, one head: the row of token t is at base + offsets[t]. */

@@ -70,26 +70,22 @@ static void dot_all_rows(float *to, int64_t to_stride, const float *from, int64_
     }
 }
 
-/* Rows whose pairs are in memory at once. */
-enum { PAIRED_ROWS = 32, MAX_WORDS = PKV_ATTENTION_MAX_HEAD_SIZE / 2 };
+/* The scratch: a panel, then the pairs of all rows. */
+enum { PAIRS_OFFSET = PKV_ATTENTION_MAX_HEAD_SIZE * 32 };
 
 static void scores_dot(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
                        const struct pkv_attention_tokens *keys, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
-    float pairs[PAIRED_ROWS * MAX_WORDS];
-    for (int64_t first = 0; first < num_rows; first += PAIRED_ROWS) {
-        const int64_t left = num_rows - first;
-        const int64_t rows = left < PAIRED_ROWS ? left : PAIRED_ROWS;
-        for (int64_t r = 0; r < rows; r++)
-            pair_row(pairs + r * num_words, query + (first + r) * query_stride, head_size);
-        for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
-            struct ahead ahead;
-            look_ahead(&ahead, keys, t + PANEL, first == 0 ? PANEL : 0, head_size * 2);
-            fill_half_panel(scratch, keys, t, head_size * 2, &ahead);
-            fill_half_panel(scratch + FVEC_LANES, keys, t + FVEC_LANES, head_size * 2, &ahead);
-            dot_all_rows(scores + first * PKV_ATTENTION_TILE + t, PKV_ATTENTION_TILE, pairs,
-                         num_words, rows, scratch, num_words, true);
-        }
+    float *pairs = scratch + PAIRS_OFFSET;
+    for (int64_t r = 0; r < num_rows; r++)
+        pair_row(pairs + r * num_words, query + r * query_stride, head_size);
+    for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
+        struct ahead ahead;
+        look_ahead(&ahead, keys, t + PANEL, PANEL, head_size * 2);
+        fill_half_panel(scratch, keys, t, head_size * 2, &ahead);
+        fill_half_panel(scratch + FVEC_LANES, keys, t + FVEC_LANES, head_size * 2, &ahead);
+        dot_all_rows(scores + t, PKV_ATTENTION_TILE, pairs, num_words, num_rows, scratch, num_words,
+                     true);
     }
 }
 
@@ -139,27 +135,22 @@ static void values_dot(float *acc, int64_t acc_stride, bool starts, const float 
                        int64_t head_size, float *scratch) {
     enum { TILE_WORDS = PKV_ATTENTION_TILE / 2 };
     const int64_t num_words = (values->num_tokens + 1) / 2;
-    float pairs[PAIRED_ROWS * TILE_WORDS], before[PAIRED_ROWS * PANEL];
-    for (int64_t first = 0; first < num_rows; first += PAIRED_ROWS) {
-        const int64_t left = num_rows - first;
-        const int64_t rows = left < PAIRED_ROWS ? left : PAIRED_ROWS;
-        for (int64_t r = 0; r < rows; r++)
-            pair_row(pairs + r * TILE_WORDS, weights + (first + r) * PKV_ATTENTION_TILE,
-                     values->num_tokens);
-        for (int64_t d = 0; d < head_size; d += PANEL) {
-            float *to = acc + first * acc_stride + d;
-            for (int64_t r = 0; r < rows; r++) {
-                for (int64_t i = 0; i < PANEL; i++)
-                    before[r * PANEL + i] = starts ? 0 : to[r * acc_stride + i];
-            }
-            fill_value_panel(scratch, values, d * 2, head_size - d);
-            dot_all_rows(to, acc_stride, pairs, TILE_WORDS, rows, scratch, num_words, starts);
-            for (int64_t r = 0; r < rows; r++) {
-                if (!is_finite(to + r * acc_stride))
-                    add_row_carefully(to + r * acc_stride, before + r * PANEL,
-                                      weights + (first + r) * PKV_ATTENTION_TILE, values, d * 2,
-                                      head_size - d < PANEL ? head_size - d : PANEL);
-            }
+    float *before = scratch + TILE_WORDS * PANEL; /* [num_rows][PANEL] */
+    float *pairs = scratch + PAIRS_OFFSET;
+    for (int64_t r = 0; r < num_rows; r++)
+        pair_row(pairs + r * TILE_WORDS, weights + r * PKV_ATTENTION_TILE, values->num_tokens);
+    for (int64_t d = 0; d < head_size; d += PANEL) {
+        for (int64_t r = 0; r < num_rows; r++) {
+            for (int64_t i = 0; i < PANEL; i++)
+                before[r * PANEL + i] = starts ? 0 : acc[r * acc_stride + d + i];
+        }
+        fill_value_panel(scratch, values, d * 2, head_size - d);
+        dot_all_rows(acc + d, acc_stride, pairs, TILE_WORDS, num_rows, scratch, num_words, starts);
+        for (int64_t r = 0; r < num_rows; r++) {
+            float *to = acc + r * acc_stride + d;
+            if (!is_finite(to))
+                add_row_carefully(to, before + r * PANEL, weights + r * PKV_ATTENTION_TILE, values,
+                                  d * 2, head_size - d < PANEL ? head_size - d : PANEL);
         }
     }
 }
