@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * A real model on a paged KV cache: loads a llama2.c checkpoint, keeps all keys and values in
- * pagedkv's caches, one per layer, and prints the greedy text. Each token is written with plan,
- * step and run, and read back block by block without a copy. The arithmetic is plain loops: this
- * shows how to hold the cache, not how to be fast.
+ * pagedkv's caches, one per layer, and prints the greedy text. Each token is written with a scatter
+ * and read back with paged attention: planned once, its indices checked once per token, run once
+ * per layer. The rest of the arithmetic is plain loops: this shows how to hold and read the cache,
+ * not how to be fast.
  *
  *     llama CHECKPOINT TOKENIZER [--prompt TEXT] [--steps 256] [--block_size 16] [--seed N]
  */
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,13 +32,18 @@ static void check(enum pkv_status status, const struct pkv_error *error) {
 
 struct paged_cache {
     struct pkv_context *context;
-    struct pkv_scatter_plan *plan; /* one plan for all layers: they have the same geometry */
-    struct pkv_step *step;         /* the slots of the token at hand, checked once for all layers */
-    struct pkv_cache *layers;      /* [num_layers] */
+    /* One plan of each kind for all layers: they have the same geometry. */
+    struct pkv_scatter_plan *scatter;
+    struct pkv_paged_attention_plan *attention;
+    struct pkv_step *step;    /* the indices of the token at hand, checked once for all layers */
+    struct pkv_cache *layers; /* [num_layers] */
     int64_t num_layers;
     int64_t num_blocks;
-    int32_t *block_table; /* [1, num_blocks], logical block -> block_id */
-    int64_t slot;         /* slot_mapping [1]; borrowed by the step */
+    /* What the step borrows. */
+    int32_t *block_table;       /* [1, num_blocks], logical block -> block_id */
+    int64_t slot;               /* slot_mapping [1] */
+    int64_t num_tokens;         /* seq_lens [1], the token at hand included */
+    int64_t query_start_loc[2]; /* one query: the token at hand */
 };
 
 /* Gives the sequence its physical blocks in an order that the seed decides (Fisher-Yates). An
@@ -64,6 +69,8 @@ static void paged_cache_create(struct paged_cache *cache, const struct llama_mod
     cache->num_blocks = (max_tokens + block_size - 1) / block_size;
     cache->block_table = llama_alloc(cache->num_blocks, sizeof *cache->block_table);
     shuffle_blocks(cache->block_table, cache->num_blocks, seed);
+    cache->query_start_loc[0] = 0;
+    cache->query_start_loc[1] = 1;
 
     cache->layers = llama_alloc(cache->num_layers, sizeof *cache->layers);
     int64_t num_slots = cache->num_blocks * block_size;
@@ -78,16 +85,23 @@ static void paged_cache_create(struct paged_cache *cache, const struct llama_mod
               &error);
     }
 
-    struct pkv_step_options step_options = {.struct_size = sizeof step_options, .max_tokens = 1};
+    struct pkv_paged_attention_options heads = {.struct_size = sizeof heads,
+                                                .num_heads = model->num_heads};
     check(pkv_context_create(&cache->context, NULL, &error), &error);
-    check(pkv_scatter_plan_create(&cache->plan, cache->context, &cache->layers[0], NULL, &error),
+    check(pkv_scatter_plan_create(&cache->scatter, cache->context, &cache->layers[0], NULL, &error),
           &error);
+    check(pkv_paged_attention_plan_create(&cache->attention, cache->context, &cache->layers[0],
+                                          &heads, &error),
+          &error);
+    struct pkv_step_options step_options = {
+        .struct_size = sizeof step_options, .max_tokens = 1, .max_seqs = 1};
     check(pkv_step_create(&cache->step, &step_options, &error), &error);
 }
 
 static void paged_cache_destroy(struct paged_cache *cache) {
     pkv_step_destroy(cache->step);
-    pkv_scatter_plan_destroy(cache->plan);
+    pkv_paged_attention_plan_destroy(cache->attention);
+    pkv_scatter_plan_destroy(cache->scatter);
     pkv_context_destroy(cache->context);
     for (int64_t layer = 0; layer < cache->num_layers; layer++) {
         free(cache->layers[layer].key.data);
@@ -97,16 +111,20 @@ static void paged_cache_destroy(struct paged_cache *cache) {
     free(cache->block_table);
 }
 
-/* Once per token: finds its slot through the block table and has it checked. */
+/* Once per token: finds its slot through the block table, and has all indices checked. */
 static void paged_cache_begin_token(struct paged_cache *cache, int64_t position) {
     struct pkv_error error = {0};
-    struct pkv_tensor block_table =
-        pkv_tensor_make(cache->block_table, PKV_DTYPE_I32, 2, (int64_t[]){1, cache->num_blocks});
     struct pkv_tensor positions = pkv_tensor_make(&position, PKV_DTYPE_I64, 1, (int64_t[]){1});
     struct pkv_step_indices indices = {
         .struct_size = sizeof indices,
-        .slot_mapping = pkv_tensor_make(&cache->slot, PKV_DTYPE_I64, 1, (int64_t[]){1})};
-    check(pkv_slot_mapping_from_block_table(&block_table, &positions, NULL,
+        .slot_mapping = pkv_tensor_make(&cache->slot, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .block_table = pkv_tensor_make(cache->block_table, PKV_DTYPE_I32, 2,
+                                       (int64_t[]){1, cache->num_blocks}),
+        .seq_lens = pkv_tensor_make(&cache->num_tokens, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .query_start_loc =
+            pkv_tensor_make(cache->query_start_loc, PKV_DTYPE_I64, 1, (int64_t[]){2})};
+    cache->num_tokens = position + 1;
+    check(pkv_slot_mapping_from_block_table(&indices.block_table, &positions, NULL,
                                             cache->layers[0].block_size, cache->num_blocks,
                                             &indices.slot_mapping, &error),
           &error);
@@ -120,27 +138,25 @@ static void paged_cache_write(struct paged_cache *cache, int64_t layer, float *k
     int64_t shape[3] = {1, pages->key.num_heads, pages->key.head_size};
     struct pkv_tensor keys = pkv_tensor_make(key, PKV_DTYPE_F32, 3, shape);
     struct pkv_tensor values = pkv_tensor_make(value, PKV_DTYPE_F32, 3, shape);
-    check(pkv_scatter_run(cache->context, cache->plan, cache->step, pages, &keys, &values, &error),
-          &error);
+    check(
+        pkv_scatter_run(cache->context, cache->scatter, cache->step, pages, &keys, &values, &error),
+        &error);
 }
 
-/* Starts a walk over the first num_tokens tokens of the sequence. */
-static void paged_cache_walk(struct pkv_sequence *sequence, const struct paged_cache *cache,
-                             int64_t layer, int64_t num_tokens) {
+/* Once per layer, after the write: attention of the token over all tokens so far, itself included.
+ * query in, attended out, [num_heads, head_size]. */
+static void paged_cache_attend(struct paged_cache *cache, int64_t layer, int64_t num_heads,
+                               float *query, float *attended) {
     struct pkv_error error = {0};
-    struct pkv_tensor block_table =
-        pkv_tensor_make(cache->block_table, PKV_DTYPE_I32, 1, (int64_t[]){cache->num_blocks});
-    check(pkv_sequence_init(sequence, &cache->layers[layer], &block_table, 0, num_tokens, &error),
+    const struct pkv_cache *pages = &cache->layers[layer];
+    int64_t shape[3] = {1, num_heads, pages->key.head_size};
+    struct pkv_paged_attention_tensors tensors = {
+        .struct_size = sizeof tensors,
+        .query = pkv_tensor_make(query, PKV_DTYPE_F32, 3, shape),
+        .out = pkv_tensor_make(attended, PKV_DTYPE_F32, 3, shape)};
+    check(pkv_paged_attention_run(cache->context, cache->attention, cache->step, pages, &tensors,
+                                  &error),
           &error);
-}
-
-/* One head of one token of a block: [head_size] adjacent floats, for the layout is NHD. rows is the
- * block's key or value pointer, part the matching half of the cache. */
-static const float *head_of(const void *rows, const struct pkv_cache_part *part, int64_t token,
-                            int64_t kv_head) {
-    const char *bytes = rows;
-    bytes += token * part->token_stride_bytes + kv_head * part->head_stride_bytes;
-    return (const float *)(const void *)bytes;
 }
 
 /* ---- The model on top of it ----------------------------------------------------------------- */
@@ -152,7 +168,6 @@ struct activations {
     float *query;    /* [num_heads, head_size] */
     float *key;      /* [num_kv_heads, head_size] */
     float *value;    /* [num_kv_heads, head_size] */
-    float *scores;   /* [num_heads, max_tokens] */
     float *attended; /* [num_heads, head_size] */
     float *gate;     /* [hidden_dim] */
     float *up;       /* [hidden_dim] */
@@ -162,14 +177,12 @@ struct activations {
     float *sines;    /* [head_size / 2] */
 };
 
-static void activations_create(struct activations *a, const struct llama_model *model,
-                               int64_t max_tokens) {
+static void activations_create(struct activations *a, const struct llama_model *model) {
     a->residual = llama_alloc(model->dim, sizeof(float));
     a->normed = llama_alloc(model->dim, sizeof(float));
     a->query = llama_alloc(model->dim, sizeof(float));
     a->key = llama_alloc(model->kv_dim, sizeof(float));
     a->value = llama_alloc(model->kv_dim, sizeof(float));
-    a->scores = llama_alloc(model->num_heads * max_tokens, sizeof(float));
     a->attended = llama_alloc(model->dim, sizeof(float));
     a->gate = llama_alloc(model->hidden_dim, sizeof(float));
     a->up = llama_alloc(model->hidden_dim, sizeof(float));
@@ -185,7 +198,6 @@ static void activations_destroy(struct activations *a) {
     free(a->query);
     free(a->key);
     free(a->value);
-    free(a->scores);
     free(a->attended);
     free(a->gate);
     free(a->up);
@@ -193,53 +205,6 @@ static void activations_destroy(struct activations *a) {
     free(a->logits);
     free(a->cosines);
     free(a->sines);
-}
-
-/* Attention of one query token over the num_tokens tokens in the cache: two walks over the blocks
- * of the sequence, one for the keys and one for the values. Query head h reads key/value head
- * h / group. Nothing here knows where the blocks are.
- *
- * reads a->query, uses a->scores, writes a->attended
- */
-static void attend(struct activations *a, const struct llama_model *model,
-                   const struct paged_cache *cache, int64_t layer, int64_t num_tokens) {
-    int64_t head_size = model->head_size, group = model->num_heads / model->num_kv_heads;
-    const struct pkv_cache *pages = &cache->layers[layer];
-    struct pkv_sequence sequence;
-    struct pkv_sequence_block block;
-
-    paged_cache_walk(&sequence, cache, layer, num_tokens);
-    while (pkv_sequence_next(&sequence, &block)) {
-        for (int64_t i = 0; i < block.num_tokens; i++) {
-            for (int64_t head = 0; head < model->num_heads; head++) {
-                const float *query = a->query + head * head_size;
-                const float *key = head_of(block.key, &pages->key, i, head / group);
-                float score = 0.0f;
-                for (int64_t d = 0; d < head_size; d++) {
-                    score += query[d] * key[d];
-                }
-                a->scores[head * num_tokens + block.position + i] = score / sqrtf((float)head_size);
-            }
-        }
-    }
-    for (int64_t head = 0; head < model->num_heads; head++) {
-        llama_softmax(a->scores + head * num_tokens, num_tokens);
-    }
-
-    memset(a->attended, 0, (size_t)model->dim * sizeof(float));
-    paged_cache_walk(&sequence, cache, layer, num_tokens);
-    while (pkv_sequence_next(&sequence, &block)) {
-        for (int64_t i = 0; i < block.num_tokens; i++) {
-            for (int64_t head = 0; head < model->num_heads; head++) {
-                const float *value = head_of(block.value, &pages->value, i, head / group);
-                float weight = a->scores[head * num_tokens + block.position + i];
-                float *attended = a->attended + head * head_size;
-                for (int64_t d = 0; d < head_size; d++) {
-                    attended[d] += weight * value[d];
-                }
-            }
-        }
-    }
 }
 
 static void add(float *sum, const float *x, int64_t size) {
@@ -265,7 +230,7 @@ static void forward(struct activations *a, const struct llama_model *model,
         llama_rotate(a->key, a->cosines, a->sines, model->num_kv_heads, model->head_size);
 
         paged_cache_write(cache, layer, a->key, a->value);
-        attend(a, model, cache, layer, position + 1);
+        paged_cache_attend(cache, layer, model->num_heads, a->query, a->attended);
         llama_multiply(a->out, model->wo + layer * dim * dim, a->attended, dim, dim);
         add(a->residual, a->out, dim);
 
@@ -298,7 +263,7 @@ static void generate(const struct llama_model *model, const struct llama_tokeniz
                      struct paged_cache *cache, const int32_t *prompt, int64_t num_prompt_tokens,
                      int64_t max_tokens) {
     struct activations a;
-    activations_create(&a, model, max_tokens);
+    activations_create(&a, model);
     int32_t token = prompt[0];
     for (int64_t position = 0; position < max_tokens; position++) {
         forward(&a, model, cache, token, position);

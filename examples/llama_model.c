@@ -125,18 +125,3 @@ void llama_swiglu(float *gate, const float *up, int64_t size) {
         gate[i] = gate[i] * (1.0f / (1.0f + expf(-gate[i]))) * up[i];
     }
 }
-
-void llama_softmax(float *x, int64_t size) {
-    float largest = x[0];
-    for (int64_t i = 1; i < size; i++) {
-        largest = x[i] > largest ? x[i] : largest;
-    }
-    float sum = 0.0f;
-    for (int64_t i = 0; i < size; i++) {
-        x[i] = expf(x[i] - largest);
-        sum += x[i];
-    }
-    for (int64_t i = 0; i < size; i++) {
-        x[i] /= sum;
-    }
-}

@@ -60,7 +60,4 @@ void llama_rotate(float *heads, const float *cosines, const float *sines, int64_
 /* gate[i] = silu(gate[i]) * up[i]; gate [size] in/out, up [size]. */
 void llama_swiglu(float *gate, const float *up, int64_t size);
 
-/* Scores to weights that sum to 1; x [size] in/out, size >= 1. */
-void llama_softmax(float *x, int64_t size);
-
 #endif

@@ -3,10 +3,11 @@
  * Paged attention: attention that reads keys and values where they lie. Decode, prefill, chunked
  * prefill and mixed batches are one call; so are plain, grouped-query and latent (MLA) heads.
  *
- * Token i of a sequence's queries stands at position p = seq_len - query_len + i. With q its query, k and
- * v the keys and values of its head's group, the score of position j is
+ * Token i of a sequence's queries stands at position p = seq_len - query_len + i. With q its query,
+ * k and v the keys and values of its head's group, the score of position j is
  *
- *   s(j) = softcap(scale * q . k(j)) + alibi_slope * (j - p) + mask(j)     softcap(x) = cap * tanh(x / cap)
+ *   s(j) = softcap(scale * q . k(j)) + alibi_slope * (j - p) + mask(j)
+ *   softcap(x) = cap * tanh(x / cap)
  *
  * for the positions that it sees, minus infinity for the others, and
  *
@@ -26,9 +27,9 @@ extern "C" {
 /* The arithmetic of the two products, q . k and weights . v. */
 enum pkv_attention_products {
     PKV_ATTENTION_PRODUCTS_F32 = 0, /* products and sums in float32; STABLE */
-    /* Where the processor has dot products of bfloat16 and the cache holds bfloat16: queries and weights are
-     * rounded to it, sums stay float32. About twice as fast in prefill, errors near 2^-8. Elsewhere the
-     * same as F32. */
+    /* Where the processor has dot products of bfloat16, for keys and for values that are bfloat16:
+     * queries and weights are rounded to it, sums stay float32. About twice as fast in prefill,
+     * errors near 2^-8. Elsewhere the same as F32. */
     PKV_ATTENTION_PRODUCTS_BF16 = 1
 };
 
@@ -42,8 +43,8 @@ enum pkv_lse_base {
 struct pkv_paged_attention_options {
     size_t struct_size;
     int64_t num_heads; /* query heads, a multiple of num_kv_heads; 0: num_kv_heads */
-    /* Without a value cache the values are the first so many elements of each key (MLA); 0: all of them.
-     * With one: 0, or its head size. */
+    /* Without a value cache the values are the first so many elements of each key (MLA); 0: all of
+     * them. With one: 0, or its head size. */
     int64_t value_head_size;
     int32_t query_dtype; /* PKV_DTYPE_F32, F16 or BF16; 0: that of the key cache */
     int32_t products;    /* enum pkv_attention_products */
@@ -51,24 +52,24 @@ struct pkv_paged_attention_options {
     float softcap;       /* 0: none; else positive and finite */
     int32_t non_causal;  /* 1: a query sees the positions after its own, too */
     int32_t lse_base;    /* enum pkv_lse_base */
-    /* How many positions a query sees from its own on to the left, its own included: window_left + 1 of other
-     * libraries; 0: all. */
+    /* How many positions a query sees from its own on to the left, its own included: what other
+     * libraries call window_left, and 1; 0: all. */
     int64_t max_visible_left;
-    /* The same to the right, its own included: window_right + 1; 0: all. Causal queries see their own
-     * position alone. */
+    /* The same to the right, its own included: window_right, and 1; 0: all. For causal queries 0 or
+     * 1: they see nothing after their own position. */
     int64_t max_visible_right;
 };
 
 struct pkv_paged_attention_plan;
 
 /* Takes the static facts: layouts, dtypes, sizes and strides of the cache (not its data), the
- * options, and the context's run mode. Immutable; any number of contexts may share it, each with its own
- * kernels; each but the context that makes it needs pkv_paged_attention_reserve once.
+ * options, and the context's run mode. Immutable; any number of contexts may share it, each with
+ * its own kernels; each but the context that makes it needs pkv_paged_attention_reserve once.
  *
  * plan     out; hand it to pkv_paged_attention_plan_destroy. NULL when the call fails
  * context  in/out: gets the scratch memory that the plan's runs need
- * cache    in: the pattern of every layer's cache that this plan will read; copied. float32, float16 or
- *          bfloat16, keys and values each their own; every layout; head sizes up to 576
+ * cache    in: the pattern of every layer's cache that this plan will read; copied. float32,
+ *          float16 or bfloat16, keys and values each their own; every layout; head sizes up to 576
  * options  in, nullable: see the struct
  * errors   NULL_ARGUMENT (plan, context, cache), DTYPE (a cache or query_dtype that is none of the
  *          three), SHAPE (a head size above 576), INVALID_ARGUMENT (an option out of its range),
@@ -85,8 +86,8 @@ pkv_paged_attention_plan_create(struct pkv_paged_attention_plan **plan, struct p
 /* Frees it. NULL is fine. */
 PKV_API void pkv_paged_attention_plan_destroy(struct pkv_paged_attention_plan *plan);
 
-/* Gives another context the scratch memory that the plan's runs need: once, before its first run. The
- * scratch serves every plan that needs no more.
+/* Gives another context the scratch memory that the plan's runs need: once, before its first run.
+ * The scratch serves every plan that needs no more.
  *
  * errors   NULL_ARGUMENT (context, plan), OUT_OF_MEMORY
  * threads  the caller's alone
@@ -99,46 +100,52 @@ pkv_paged_attention_reserve(struct pkv_context *context,
 /* The tensors of one run. Optional ones may be absent (ndim 0, data NULL). Any strides. */
 struct pkv_paged_attention_tensors {
     size_t struct_size;
-    struct pkv_tensor query; /* [num_tokens, num_heads, head_size] in, the plan's query_dtype */
-    struct pkv_tensor
-        out; /* [num_tokens, num_heads, value_head_size] out; query_dtype or float32 */
+    /* [num_tokens, num_heads, head_size] in, the plan's query_dtype */
+    struct pkv_tensor query;
+    /* [num_tokens, num_heads, value_head_size] out; query_dtype or float32 */
+    struct pkv_tensor out;
     struct pkv_tensor lse;          /* optional: [num_tokens, num_heads] float32 out */
     struct pkv_tensor alibi_slopes; /* optional: [num_heads] float32 in */
     struct pkv_tensor sinks;        /* optional: [num_heads] float32 in */
-    /* optional: [num_tokens, width] in, for the last `width` positions of the token's sequence; earlier
-     * positions are not masked, columns before the first position are not read. BOOL: a byte, 0 means unseen;
-     * float32: is added, minus infinity means unseen */
+    /* optional: [num_tokens, width] in, for the last `width` positions of the token's sequence;
+     * earlier positions are not masked, columns before the first position are not read. BOOL: a
+     * byte, 0 means unseen; float32: is added, minus infinity means unseen */
     struct pkv_tensor mask;
 };
 
 /* Attention of one layer.
  *
  * context   in/out: its scratch
- * step      in: set with block_table, seq_lens and query_start_loc, against a cache of the same num_blocks and
- *           block_size. The keys and values of the step's own tokens are in the cache already
+ * step      in: set with block_table, seq_lens and query_start_loc, against a cache of the same
+ *           num_blocks and block_size. The keys and values of the step's own tokens are in the
+ *           cache already
  * cache     in: same layouts, dtypes, sizes and strides as the plan's
  * tensors   see the struct
  * effect    out and lse, whole. A query that sees nothing gets zeros and a log-sum-exp of minus
  *           infinity, or its sink; rounding is to nearest even
  * errors    of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
- *           MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, plan, step, cache, tensors; query, out), DTYPE,
- *           RANK, SHAPE (not as the struct says), LAYOUT (not the plan's cache), BAD_STATE (a step that is not
- *           set, lacks query_start_loc, or was set for another geometry), STRIDE (elements of an output that
- *           share bytes), OVERLAP (an output shares bytes with another tensor, the cache or an index; one that
- *           only interleaves with them may be refused too), CAPACITY (a context without
- *           pkv_paged_attention_reserve), OVERFLOW (a sequence of more than 2^39 tokens), STRUCT_SIZE,
- *           INTERNAL (sim: an access outside a tensor)
- * threads   the executor's; the caller's alone in sim. Long contexts are divided when there are fewer
- *           sequences and key heads than threads
- * cost      reads the keys and values that the step's queries see once for each 128 rows (a row is a query and
- *           one of its heads), 2 * rows * positions * (head_size + value_head_size) flops; no allocation
- * numerics  BOUNDED: doc/numerics.md derives the bound. STABLE with PRODUCTS_F32: out and lse of a query have the
- *           same bytes for any number of threads and parts, any other sequences in the batch and their order, any
- *           block ids and block_size, and any cutting of a sequence's queries into steps. A masked or unseen
- *           position never has an effect, whatever its key and value hold; a visible one has none where its weight,
- *           or the weight of its tile of 256 tokens, underflows to 0
- * source    FlashAttention-2 (tiles), vLLM PagedAttention, FlashInfer; ALiBi: Press et al.; sinks: gpt-oss;
- *           soft cap: Gemma 2; MLA: DeepSeek-V2
+ *           MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, plan, step, cache, tensors; query,
+ *           out), DTYPE, RANK, SHAPE (not as the struct says), LAYOUT (not the plan's cache),
+ *           BAD_STATE (a step that is not set, lacks query_start_loc, or was set for another
+ *           geometry), STRIDE (elements of an output that share bytes), OVERLAP (an output shares
+ *           bytes with another tensor, the cache or an index; one that only interleaves with them
+ *           may be refused too), CAPACITY (a context without pkv_paged_attention_reserve), OVERFLOW
+ *           (a sequence of more than 2^32 tokens), STRUCT_SIZE, INTERNAL (sim: an access outside a
+ *           tensor)
+ * threads   the executor's; the caller's alone in sim. Long contexts of few queries are divided
+ *           when there are no more pairs of a sequence and a key head than threads, and fewer than
+ *           256 tokens are shared
+ * cost      reads the keys and values that the step's queries see once for each 128 rows (a row is
+ *           a query and one of its heads), 2 * rows * positions * (head_size + value_head_size)
+ *           flops; no allocation
+ * numerics  BOUNDED: doc/numerics.md derives the bound. STABLE with PRODUCTS_F32: out and lse of a
+ *           query have the same bytes for any number of threads and parts, any other sequences in
+ *           the batch and their order, any block ids and block_size, any num_shared_tokens, and any
+ *           cutting of a sequence's queries into steps. A masked or unseen position never has an
+ *           effect, whatever its key and value hold; a visible one has none where its weight, or
+ *           the weight of its tile of 256 tokens, underflows to 0
+ * source    FlashAttention-2 (tiles), vLLM PagedAttention, FlashInfer; ALiBi: Press et al.; sinks:
+ *           gpt-oss; soft cap: Gemma 2; MLA: DeepSeek-V2
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_paged_attention_run(struct pkv_context *context, const struct pkv_paged_attention_plan *plan,
@@ -150,8 +157,8 @@ pkv_paged_attention_run(struct pkv_context *context, const struct pkv_paged_atte
  * part       0 <= part < num_parts
  * num_parts  >= 1
  * others     as pkv_paged_attention_run, the same ones in every part
- * effect     the outputs of some queries and heads, about as much work in every part; parts may be empty: a
- *            query and a key head are never divided
+ * effect     the outputs of some queries and heads, about as much work in every part; parts may be
+ *            empty: a query and a key head are never divided
  * errors     those of pkv_paged_attention_run, and INVALID_ARGUMENT (part, num_parts)
  * threads    the caller's alone; each thread brings its own context
  * cost       its share, and one pass over the lengths; no allocation
@@ -173,23 +180,26 @@ struct pkv_merge_states_options {
 /* Merges attention over disjoint sets of positions into attention over all of them:
  * lse = log(sum of exp(lse_i)), out = sum of exp(lse_i - lse) * out_i.
  *
- * outs        [num_states] in: each [num_tokens, num_heads, head_size] float32, float16 or bfloat16, any strides
+ * outs        [num_states] in: each [num_tokens, num_heads, head_size] float32, float16 or
+ *             bfloat16, any strides
  * lses        [num_states] in: each [num_tokens, num_heads] float32
  * num_states  >= 1
- * out         [num_tokens, num_heads, head_size] out, one of the three dtypes; may be one of outs itself (the
- *             same data, dtype and strides)
+ * out         [num_tokens, num_heads, head_size] out, one of the three dtypes; may be one of outs
+ *             itself (the same data, dtype and strides)
  * lse         nullable: [num_tokens, num_heads] float32 out; may be one of lses itself
  * options     in, nullable: natural logarithm
- * effect      out and lse. A state whose log-sum-exp is minus infinity does not count, whatever its out holds; if
- *             none counts, zeros and minus infinity
- * errors      of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
- *             MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, outs, lses, out), INVALID_ARGUMENT (num_states,
- *             lse_base, reserved), DTYPE, RANK, SHAPE, STRIDE (outputs that share bytes), OVERLAP (an output
- *             shares bytes with an input in part, or with the other output), STRUCT_SIZE. The error's index is
- *             the number of the state
+ * effect      out and lse. A state whose log-sum-exp is minus infinity does not count, whatever its
+ *             out holds; if none counts, zeros and minus infinity
+ * errors      of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
+ *             STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, outs, lses, out),
+ *             INVALID_ARGUMENT (num_states, lse_base, reserved), DTYPE, RANK, SHAPE, STRIDE
+ *             (outputs that share bytes), OVERLAP (an output shares bytes with an input in part, or
+ *             with the other output), STRUCT_SIZE. The error's index is the number of the state
  * threads     the caller's alone
- * cost        every input read once, for lse twice; no allocation
- * numerics    BOUNDED: doc/numerics.md; states are added in their order, in float32
+ * cost        every out is read once, every lse twice and once more for each 64 elements of a head;
+ *             no allocation
+ * numerics    BOUNDED: doc/numerics.md; states are added in their order, in double, and rounded to
+ *             float32 once
  * source      FlashInfer merge_state, merge_states
  */
 PKV_MUST_USE PKV_API enum pkv_status

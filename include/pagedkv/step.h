@@ -80,11 +80,12 @@ struct pkv_step_indices {
     struct pkv_tensor block_table;  /* [num_seqs, max_num_blocks_per_seq] int32 or int64 */
     struct pkv_tensor seq_lens;     /* [num_seqs] or [num_seqs + 1] int32 or int64 */
     struct pkv_tensor seq_offsets;  /* [num_seqs] int32 or int64, first token to read; absent: 0 */
-    /* [num_seqs + 1] int32 or int64: running totals of the query lengths, the first one 0. The queries of a
-     * sequence are its last tokens: 0 <= query length <= seq_len */
+    /* [num_seqs + 1] int32 or int64: running totals of the query lengths, the first one 0. The
+     * queries of a sequence are its last tokens: 0 <= query length <= seq_len */
     struct pkv_tensor query_start_loc;
-    /* Attention: so many tokens at the start of every sequence lie in the same blocks, entry by entry of
-     * block_table. They are then read once for many sequences (cascade attention). 0: none are known to be */
+    /* Attention: so many tokens at the start of every sequence lie in the same blocks, entry by
+     * entry of block_table. They are then read, 256 at a time, once for many sequences (cascade
+     * attention). 0: none are known to be */
     int64_t num_shared_tokens;
 };
 
@@ -98,20 +99,20 @@ struct pkv_step_indices {
  * errors   of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
  *          MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, step, cache, indices), DTYPE (neither
  *          int32 nor int64), NULL_ARGUMENT (a block_table without seq_lens, or the reverse;
- *          query_start_loc or num_shared_tokens without both), RANK, SHAPE (seq_lens or seq_offsets
- *          of another number of sequences than block_table; query_start_loc not of one more),
- *          CAPACITY (more than max_tokens or max_seqs), INVALID_ARGUMENT (duplicates,
- *          seq_lens_cumulative, a negative length or offset, running totals that fall or do not
- *          start at 0, a query length above its seq_len, seq_offsets together with query_start_loc,
- *          num_shared_tokens negative or above a seq_len, a shared block_table entry that differs
- *          from the first sequence's), SLOT_OUT_OF_RANGE (a slot beyond the last), DUPLICATE_SLOT
- *          (under REJECT), BLOCK_OUT_OF_RANGE (in an entry that a gather or attention reads; all
- *          other entries may hold anything), POSITION_OUT_OF_RANGE (seq_offset + length beyond the
- *          table's width), OVERFLOW (positions or the sum of the lengths), BAD_STATE (a cache that
- *          pkv_cache_init has not filled), STRUCT_SIZE
+ *          query_start_loc or seq_offsets without both; num_shared_tokens without query_start_loc),
+ *          RANK, SHAPE (seq_lens or seq_offsets of another number of sequences than block_table;
+ *          query_start_loc not of one more), CAPACITY (more than max_tokens or max_seqs),
+ *          INVALID_ARGUMENT (duplicates, seq_lens_cumulative, a negative length or offset, running
+ *          totals that fall or do not start at 0, a query length above its seq_len, seq_offsets
+ *          together with query_start_loc, num_shared_tokens negative or above a seq_len, a shared
+ *          block_table entry that differs from the first sequence's), SLOT_OUT_OF_RANGE (a slot
+ *          beyond the last), DUPLICATE_SLOT (under REJECT), BLOCK_OUT_OF_RANGE (in an entry that a
+ *          gather or attention reads; all other entries may hold anything), POSITION_OUT_OF_RANGE
+ *          (seq_offset + length beyond the table's width), OVERFLOW (positions or the sum of the
+ *          lengths), BAD_STATE (a cache that pkv_cache_init has not filled), STRUCT_SIZE
  * threads  the caller's alone; no run of the step may be under way
- * cost     reads each index once, and under REJECT the slots once more for each 2,048 of them; no
- *          allocation
+ * cost     reads each index once, query_start_loc and shared entries of block_table twice, under
+ *          REJECT the slots once more for each 2,048 of them; no allocation
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_step_set(struct pkv_context *context, struct pkv_step *step, const struct pkv_cache *cache,
