@@ -86,6 +86,25 @@ static enum pkv_status call_scatter_rows(void *in, struct pkv_error *error) {
     return pkv_scatter_rows(world.context, &slots, &key, &cache, 1, in, error);
 }
 
+static enum pkv_status call_paged_attention_plan_create(void *in, struct pkv_error *error) {
+    struct pkv_paged_attention_plan *plan = NULL;
+    const enum pkv_status status =
+        pkv_paged_attention_plan_create(&plan, world.context, &world.cache, in, error);
+    pkv_paged_attention_plan_destroy(plan);
+    return status;
+}
+
+static enum pkv_status call_merge_state(void *in, struct pkv_error *error) {
+    float outs[3] = {1, 2, 0}, lses[2] = {0, 0};
+    struct pkv_tensor out[3], lse[2];
+    for (int i = 0; i < 3; i++)
+        out[i] = pkv_tensor_make(&outs[i], PKV_DTYPE_F32, 3, (int64_t[]){1, 1, 1});
+    for (int i = 0; i < 2; i++)
+        lse[i] = pkv_tensor_make(&lses[i], PKV_DTYPE_F32, 2, (int64_t[]){1, 1});
+    return pkv_merge_state(world.context, &out[0], &lse[0], &out[1], &lse[1], &out[2], NULL, in,
+                           error);
+}
+
 static enum pkv_status call_nsa_compress_with_cache(void *in, struct pkv_error *error) {
     static uint16_t rows[16], weights[16], out[1];
     static int64_t slot, length = 16, block;
@@ -196,6 +215,9 @@ static const struct test inputs[] = {
     {"pkv_scatter_update_options", call_scatter_update, sizeof(struct pkv_scatter_update_options),
      1, 0},
     {"pkv_scatter_rows_options", call_scatter_rows, sizeof(struct pkv_scatter_rows_options), 1, 0},
+    {"pkv_paged_attention_options", call_paged_attention_plan_create,
+     sizeof(struct pkv_paged_attention_options), 1, 0},
+    {"pkv_merge_states_options", call_merge_state, sizeof(struct pkv_merge_states_options), 1, 0},
     {"pkv_nsa_compress_options", call_nsa_compress_with_cache,
      sizeof(struct pkv_nsa_compress_options), 1, 0},
     {"pkv_gather_pa_kv_cache_options", call_gather_pa_kv_cache,

@@ -27,12 +27,12 @@ enum { PANEL = 2 * FVEC_LANES, CHUNK_BYTES = 4 * FVEC_LANES, ATTENTION_LINE_BYTE
 #endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* FILL_ROWS of the rows to come are fetched while a panel is filled, the others while it is used: an even flow. */
+enum { AHEAD_ROWS = 32, FILL_ROWS = PANEL * 3 / 8 };
+
 /* Rows that are fetched while there is arithmetic to do, in the order in which they are read, a few KiB ahead: that is
  * what the processor's own prefetchers follow. Fetching a whole tile ahead, or lines in another order, took 1.2 to
  * 1.5 times as long. */
-/* FILL_ROWS of the rows are fetched while a panel is filled, the others while it is used: an even flow. */
-enum { AHEAD_ROWS = 32, FILL_ROWS = PANEL * 3 / 8 };
-
 struct ahead {
     int64_t num_rows, row_bytes;
     int64_t next; /* row */
