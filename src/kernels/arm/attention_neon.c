@@ -9,6 +9,7 @@
 
 typedef float32x4_t fvec;
 typedef uint32x4_t tvec;
+typedef uint16x4_t hvec;
 typedef uint32x4_t fmask;
 
 enum { FVEC_LANES = 4, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
@@ -106,75 +107,43 @@ static inline float fvec_reduce_add(fvec v) {
     return vget_lane_f32(halves, 0) + vget_lane_f32(halves, 1);
 }
 
-static inline uint16x4_t load_8(const char *p) {
+static inline hvec hvec_load(const char *p) {
     return vreinterpret_u16_u8(vld1_u8((const uint8_t *)p));
 }
 
-static inline uint16x4_t load_8_part(const char *p, int64_t count) {
+static inline hvec hvec_load_part(const char *p, int64_t count) {
     char codes[8] = {0};
     memcpy(codes, p, (size_t)(2 * count));
-    return load_8(codes);
+    return hvec_load(codes);
 }
 
-static inline void store_8(char *p, uint16x4_t v) {
+static inline void hvec_store(char *p, hvec v) {
     vst1_u8((uint8_t *)p, vreinterpret_u8_u16(v));
 }
 
-static inline void store_8_part(char *p, uint16x4_t v, int64_t count) {
+static inline void hvec_store_part(char *p, hvec v, int64_t count) {
     char codes[8];
-    store_8(codes, v);
+    hvec_store(codes, v);
     memcpy(p, codes, (size_t)(2 * count));
 }
 
-static inline fvec widen_f16(uint16x4_t codes) {
+static inline fvec widen_f16(hvec codes) {
     return vcvt_f32_f16(vreinterpret_f16_u16(codes));
 }
 
-static inline fvec widen_bf16(uint16x4_t codes) {
+static inline fvec widen_bf16(hvec codes) {
     return vreinterpretq_f32_u32(vshll_n_u16(codes, 16));
 }
 
-static inline uint16x4_t narrow_f16(fvec v) {
+static inline hvec narrow_f16(fvec v) {
     return vreinterpret_u16_f16(vcvt_f16_f32(v));
 }
 
 /* The upper half, rounded: half a unit less one, and one more if the result would be odd. */
-static inline uint16x4_t narrow_bf16(fvec v) {
+static inline hvec narrow_bf16(fvec v) {
     const uint32x4_t bits = vreinterpretq_u32_f32(v);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     return vshrn_n_u32(vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd), 16);
-}
-
-static inline fvec fvec_load_f16(const char *p) {
-    return widen_f16(load_8(p));
-}
-
-static inline fvec fvec_load_f16_part(const char *p, int64_t count) {
-    return widen_f16(load_8_part(p, count));
-}
-
-static inline void fvec_store_f16(char *p, fvec v) {
-    store_8(p, narrow_f16(v));
-}
-
-static inline void fvec_store_f16_part(char *p, fvec v, int64_t count) {
-    store_8_part(p, narrow_f16(v), count);
-}
-
-static inline fvec fvec_load_bf16(const char *p) {
-    return widen_bf16(load_8(p));
-}
-
-static inline fvec fvec_load_bf16_part(const char *p, int64_t count) {
-    return widen_bf16(load_8_part(p, count));
-}
-
-static inline void fvec_store_bf16(char *p, fvec v) {
-    store_8(p, narrow_bf16(v));
-}
-
-static inline void fvec_store_bf16_part(char *p, fvec v, int64_t count) {
-    store_8_part(p, narrow_bf16(v), count);
 }
 
 static inline tvec tvec_load(const char *p) {

@@ -16,8 +16,10 @@
  *   fvec_select(mask, a, b)                a where the mask is set, else b
  *   fvec_any_nan(v)                        bool
  *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
- *   fvec_load_f16, fvec_load_bf16, each also _part      FVEC_LANES elements to float
- *   fvec_store_f16, fvec_store_bf16, each also _part    to nearest even; NaN comes as the positive quiet one
+ *   hvec                                   FVEC_LANES codes of 16 bits
+ *   hvec_load(p), hvec_load_part(p, count), hvec_store(p, v), hvec_store_part(p, v, count)
+ *   widen_f16, widen_bf16                  codes to float
+ *   narrow_f16, narrow_bf16                to nearest even; NaN comes as the positive quiet one
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_H
@@ -206,6 +208,26 @@ static inline void fvec_store_f32(char *p, fvec v) {
 static inline void fvec_store_f32_part(char *p, fvec v, int64_t count) {
     fvec_store_part((float *)(void *)p, v, count);
 }
+
+#define DEFINE_HALF(type)                                                                          \
+    static inline fvec fvec_load_##type(const char *p) {                                           \
+        return widen_##type(hvec_load(p));                                                         \
+    }                                                                                              \
+                                                                                                   \
+    static inline fvec fvec_load_##type##_part(const char *p, int64_t count) {                     \
+        return widen_##type(hvec_load_part(p, count));                                             \
+    }                                                                                              \
+                                                                                                   \
+    static inline void fvec_store_##type(char *p, fvec v) {                                        \
+        hvec_store(p, narrow_##type(v));                                                           \
+    }                                                                                              \
+                                                                                                   \
+    static inline void fvec_store_##type##_part(char *p, fvec v, int64_t count) {                  \
+        hvec_store_part(p, narrow_##type(v), count);                                               \
+    }
+
+DEFINE_HALF(f16)
+DEFINE_HALF(bf16)
 
 static inline fvec outgoing(fvec acc, fvec scale) {
     const fvec v = fvec_add(fvec_mul(acc, scale), fvec_set(0.0f));

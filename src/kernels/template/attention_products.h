@@ -192,7 +192,7 @@ ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *wha
     }
 }
 
-ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
+static inline void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
     UNROLL for (int i = 0; i < num_vecs; i++) v[i] =
         fvec_load(values->floats + t * PANEL + i * FVEC_LANES);
 }
@@ -201,7 +201,7 @@ ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *
 enum { WIDE_PANEL = 2 * PANEL };
 
 #define DEFINE_VALUES(type, bytes)                                                                  \
-    ALWAYS_INLINE void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,    \
+    static inline void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,    \
                                         int64_t t) {                                                \
         const char *from = values->tokens->base + values->tokens->offsets[t] + values->byte;        \
         UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                            \

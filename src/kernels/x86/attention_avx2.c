@@ -9,6 +9,7 @@
 
 typedef __m256 fvec;
 typedef __m256i tvec;
+typedef __m128i hvec;
 typedef __m256 fmask;
 
 /* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. */
@@ -125,7 +126,7 @@ static inline float fvec_reduce_add(fvec v) {
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
-static inline __m128i load_16(const char *p) {
+static inline hvec hvec_load(const char *p) {
     return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 
@@ -145,7 +146,7 @@ static inline uint64_t load_codes(const char *p, int64_t count) {
     return codes;
 }
 
-static inline __m128i load_16_part(const char *p, int64_t count) {
+static inline hvec hvec_load_part(const char *p, int64_t count) {
     uint64_t first;
     if (count < 4)
         return _mm_cvtsi64_si128((int64_t)load_codes(p, count));
@@ -153,17 +154,21 @@ static inline __m128i load_16_part(const char *p, int64_t count) {
     return _mm_set_epi64x((int64_t)load_codes(p + 8, count - 4), (int64_t)first);
 }
 
-static inline void store_16(char *p, __m128i v) {
+static inline void hvec_store(char *p, hvec v) {
     _mm_storeu_si128((__m128i *)(void *)p, v);
 }
 
-static inline void store_16_part(char *p, __m128i v, int64_t count) {
+static inline void hvec_store_part(char *p, hvec v, int64_t count) {
     char codes[16];
-    store_16(codes, v);
+    hvec_store(codes, v);
     memcpy(p, codes, (size_t)(2 * count));
 }
 
-static inline fvec widen_bf16(__m128i codes) {
+static inline fvec widen_f16(hvec codes) {
+    return _mm256_cvtph_ps(codes);
+}
+
+static inline fvec widen_bf16(hvec codes) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(codes), 16));
 }
 
@@ -172,48 +177,16 @@ static inline __m128i lower_halves(__m256i words) {
     return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
 
-static inline __m128i narrow_f16(fvec v) {
+static inline hvec narrow_f16(fvec v) {
     return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* The upper half, rounded: half a unit less one, and one more if the result would be odd. */
-static inline __m128i narrow_bf16(fvec v) {
+static inline hvec narrow_bf16(fvec v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
     return lower_halves(_mm256_srli_epi32(up, 16));
-}
-
-static inline fvec fvec_load_f16(const char *p) {
-    return _mm256_cvtph_ps(load_16(p));
-}
-
-static inline fvec fvec_load_f16_part(const char *p, int64_t count) {
-    return _mm256_cvtph_ps(load_16_part(p, count));
-}
-
-static inline void fvec_store_f16(char *p, fvec v) {
-    store_16(p, narrow_f16(v));
-}
-
-static inline void fvec_store_f16_part(char *p, fvec v, int64_t count) {
-    store_16_part(p, narrow_f16(v), count);
-}
-
-static inline fvec fvec_load_bf16(const char *p) {
-    return widen_bf16(load_16(p));
-}
-
-static inline fvec fvec_load_bf16_part(const char *p, int64_t count) {
-    return widen_bf16(load_16_part(p, count));
-}
-
-static inline void fvec_store_bf16(char *p, fvec v) {
-    store_16(p, narrow_bf16(v));
-}
-
-static inline void fvec_store_bf16_part(char *p, fvec v, int64_t count) {
-    store_16_part(p, narrow_bf16(v), count);
 }
 
 static inline tvec tvec_load(const char *p) {
@@ -242,8 +215,8 @@ static inline fvec tvec_high_bf16(tvec t) {
 
 /* 16 bytes of row i, and of row i + 4 behind them. */
 static inline tvec load_halves(const char *const *from, int i, int64_t at) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(from[i] + at)),
-                                   load_16(from[i + 4] + at), 1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(hvec_load(from[i] + at)),
+                                   hvec_load(from[i + 4] + at), 1);
 }
 
 /* Half a vector from each of two rows, so that only words and pairs of words have to find their places. */

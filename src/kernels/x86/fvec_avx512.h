@@ -11,6 +11,7 @@
 
 typedef __m512 fvec;
 typedef __m512i tvec;
+typedef __m256i hvec;
 typedef __mmask16 fmask;
 
 enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
@@ -108,68 +109,40 @@ static inline float fvec_reduce_add(fvec v) {
     return _mm512_cvtss_f32(v);
 }
 
-static inline __m256i load_16(const char *p) {
+static inline hvec hvec_load(const char *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static inline __m256i load_16_part(const char *p, int64_t count) {
+static inline hvec hvec_load_part(const char *p, int64_t count) {
     return _mm256_maskz_loadu_epi16(first_lanes(count), p);
 }
 
-static inline void store_16(char *p, __m256i v) {
+static inline void hvec_store(char *p, hvec v) {
     _mm256_storeu_si256((__m256i *)(void *)p, v);
 }
 
-static inline void store_16_part(char *p, __m256i v, int64_t count) {
+static inline void hvec_store_part(char *p, hvec v, int64_t count) {
     _mm256_mask_storeu_epi16(p, first_lanes(count), v);
 }
 
-static inline fvec widen_bf16(__m256i codes) {
+static inline fvec widen_f16(hvec codes) {
+    return _mm512_cvtph_ps(codes);
+}
+
+static inline fvec widen_bf16(hvec codes) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(codes), 16));
 }
 
-static inline __m256i narrow_f16(fvec v) {
+static inline hvec narrow_f16(fvec v) {
     return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* By integers: the conversion instruction would flush denormals. */
-static inline __m256i narrow_bf16(fvec v) {
+static inline hvec narrow_bf16(fvec v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
-}
-
-static inline fvec fvec_load_f16(const char *p) {
-    return _mm512_cvtph_ps(load_16(p));
-}
-
-static inline fvec fvec_load_f16_part(const char *p, int64_t count) {
-    return _mm512_cvtph_ps(load_16_part(p, count));
-}
-
-static inline void fvec_store_f16(char *p, fvec v) {
-    store_16(p, narrow_f16(v));
-}
-
-static inline void fvec_store_f16_part(char *p, fvec v, int64_t count) {
-    store_16_part(p, narrow_f16(v), count);
-}
-
-static inline fvec fvec_load_bf16(const char *p) {
-    return widen_bf16(load_16(p));
-}
-
-static inline fvec fvec_load_bf16_part(const char *p, int64_t count) {
-    return widen_bf16(load_16_part(p, count));
-}
-
-static inline void fvec_store_bf16(char *p, fvec v) {
-    store_16(p, narrow_bf16(v));
-}
-
-static inline void fvec_store_bf16_part(char *p, fvec v, int64_t count) {
-    store_16_part(p, narrow_bf16(v), count);
 }
 
 static inline tvec tvec_load(const char *p) {
