@@ -21,7 +21,7 @@ enum { PANEL = 2 * FVEC_LANES, CHUNK_BYTES = 4 * FVEC_LANES, ATTENTION_LINE_BYTE
 
 /* Arrays of vectors are registers only if every loop over them is unrolled. */
 #if defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
