@@ -225,3 +225,14 @@ int targets_are_as_expected(const struct targets *targets) {
     }
     return 1;
 }
+
+struct pkv_cache targets_geometry(int64_t num_blocks, int64_t block_size, unsigned char *data) {
+    struct pkv_tensor rows =
+        pkv_tensor_make(data, PKV_DTYPE_U8, 4, (int64_t[]){num_blocks, block_size, 1, 1});
+    struct pkv_cache cache = {.struct_size = sizeof(cache)};
+
+    if (pkv_cache_init(&cache, &rows, NULL, NULL, NULL) != PKV_STATUS_OK) {
+        abort();
+    }
+    return cache;
+}

@@ -10,7 +10,7 @@
 #include "guard.h"
 #include "rng.h"
 
-#include <pagedkv/tensor.h>
+#include <pagedkv/cache.h>
 
 enum { TARGETS_MAX_PAIRS = 16 };
 
@@ -42,5 +42,8 @@ void targets_scatter(struct targets *targets, const int64_t *slots);
 
 /* 1 if every byte of caches and sources is what its shadow says. */
 int targets_are_as_expected(const struct targets *targets);
+
+/* A cache of one byte a slot in num_blocks * block_size bytes of data: for its geometry. */
+struct pkv_cache targets_geometry(int64_t num_blocks, int64_t block_size, unsigned char *data);
 
 #endif
