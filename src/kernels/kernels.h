@@ -157,8 +157,8 @@ enum {
     PKV_ATTENTION_MAX_HEAD_SIZE = 576,
     PKV_ATTENTION_MAX_ROWS = 128, /* queries times heads */
     PKV_ATTENTION_PAD = 32,       /* heads in float arrays are padded to a multiple of it */
-    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head, and the pairs of bfloat16
-     * of the queries of all rows */
+    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head, and that panel as floats or
+     * the pairs of bfloat16 of the queries of all rows */
     PKV_ATTENTION_SCRATCH =
         PKV_ATTENTION_MAX_HEAD_SIZE * 32 + PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_MAX_HEAD_SIZE / 2
 };

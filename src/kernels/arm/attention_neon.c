@@ -12,7 +12,7 @@ typedef uint32x4_t tvec;
 typedef uint16x4_t hvec;
 typedef uint32x4_t fmask;
 
-enum { FVEC_LANES = 4, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
+enum { FVEC_LANES = 4, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4, WIDENING_ROWS = 16 };
 
 static inline fvec fvec_load(const float *p) {
     return vld1q_f32(p);

@@ -10,6 +10,8 @@
  *                                          the lower and upper halves of words as float
  *   SCORE_ROWS, VALUE_ROWS                 rows side by side, at most 8: two sums a row stay in registers
  *   WIDE_ROWS                              likewise, at most 4: four sums a row
+ *   WIDENING_ROWS                          for more rows, halves of words become floats once for all of them, not
+ *                                          once for each group of rows
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
@@ -78,10 +80,24 @@ ALWAYS_INLINE void split_bf16(fvec v[2], tvec word) {
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    static void widen_panel_##type(float *floats, const float *panel, int64_t head_size) {         \
+        enum { PER_WORD = 4 / bytes };                                                             \
+        for (int64_t d = 0; d < head_size; d += PER_WORD) {                                        \
+            fvec v[2], w[2];                                                                       \
+            split_words_##type(v, w, panel, d / PER_WORD);                                         \
+            UNROLL for (int k = 0; k < PER_WORD; k++) {                                            \
+                fvec_store(floats + (d + k) * PANEL, v[k]);                                        \
+                fvec_store(floats + (d + k) * PANEL + FVEC_LANES, w[k]);                           \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
     static void attention_scores_##type(float *scores, const float *query, int64_t query_stride,   \
                                         int64_t num_rows, const struct pkv_attention_tokens *keys, \
                                         int64_t head_size, float *scratch) {                       \
         const int64_t row_bytes = head_size * bytes;                                               \
+        const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
+        float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
         struct ahead near, far;                                                                    \
         for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {                                    \
             /* With many rows there is time for all of the next rows, too. */                      \
@@ -90,12 +106,20 @@ ALWAYS_INLINE void split_bf16(fvec v[2], tvec word) {
                        row_bytes);                                                                 \
             fill_half_panel(scratch, keys, t, row_bytes, &near);                                   \
             fill_half_panel(scratch + FVEC_LANES, keys, t + FVEC_LANES, row_bytes, &near);         \
+            if (widens)                                                                            \
+                widen_panel_##type(floats, scratch, head_size);                                    \
             for (int64_t r = 0; r < num_rows; r += SCORE_ROWS) {                                   \
                 const int64_t left = num_rows - r;                                                 \
                 const int rows = left < SCORE_ROWS ? (int)left : SCORE_ROWS;                       \
                 struct ahead *ahead = r == 0 ? &near : r == SCORE_ROWS ? &far : NULL;              \
-                WITH_ROWS(rows, score_rows_##type, scores + r * PKV_ATTENTION_TILE + t,            \
-                          query + r * query_stride, query_stride, scratch, head_size, ahead)       \
+                float *to = scores + r * PKV_ATTENTION_TILE + t;                                   \
+                const float *from = query + r * query_stride;                                      \
+                if (widens)                                                                        \
+                    WITH_ROWS(rows, score_rows_f32, to, from, query_stride, floats, head_size,     \
+                              ahead)                                                               \
+                else                                                                               \
+                    WITH_ROWS(rows, score_rows_##type, to, from, query_stride, scratch, head_size, \
+                              ahead)                                                               \
             }                                                                                      \
         }                                                                                          \
     }

@@ -13,7 +13,7 @@ typedef __m128i hvec;
 typedef __m256 fmask;
 
 /* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. */
-enum { FVEC_LANES = 8, SCORE_ROWS = 6, VALUE_ROWS = 6, WIDE_ROWS = 2 };
+enum { FVEC_LANES = 8, SCORE_ROWS = 6, VALUE_ROWS = 6, WIDE_ROWS = 2, WIDENING_ROWS = 12 };
 
 static inline fvec fvec_load(const float *p) {
     return _mm256_loadu_ps(p);

@@ -9,12 +9,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/kernels.h"
+
 typedef __m512 fvec;
 typedef __m512i tvec;
 typedef __m256i hvec;
 typedef __mmask16 fmask;
 
-enum { FVEC_LANES = 16, SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4 };
+/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing. */
+enum {
+    FVEC_LANES = 16,
+    SCORE_ROWS = 8,
+    VALUE_ROWS = 8,
+    WIDE_ROWS = 4,
+    WIDENING_ROWS = PKV_ATTENTION_MAX_ROWS
+};
 
 static inline __mmask16 first_lanes(int64_t count) {
     return (__mmask16)((1u << count) - 1);
