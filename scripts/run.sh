@@ -58,7 +58,7 @@ dashes=$(printf '%096d' 0 | tr 0 -)
 echo
 rule "-- pagedkv, ${SECONDS} seconds "
 cat <<END
-  write   $(grep -oE '^[0-9]+ of [0-9]+ cases exact to the bit' "$scratch/verify"), $(grep -oE '[0-9.]+ GB of cache' "$scratch/verify") checked byte by byte
+  check   $(grep -oE '^[0-9]+ of [0-9]+ cases exact to the bit( or within their bounds)?' "$scratch/verify"), $(grep -oE '[0-9.]+ GB of cache' "$scratch/verify") checked byte by byte
   read    $words
   manage  2,000 $traffic through 2,000 blocks: $(awk '$1 == "lru" { print $5 " " $6 }' "$scratch/replay") of the prompt tokens found,
           $(grep -oE '[0-9.]+ [KMGT]B read back and compared: every byte right' "$scratch/replay")
