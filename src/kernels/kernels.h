@@ -163,6 +163,11 @@ enum {
         PKV_ATTENTION_MAX_HEAD_SIZE * 32 + PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_MAX_HEAD_SIZE / 2
 };
 
+/* Floats of a head in an array. */
+static inline int64_t pkv_attention_padded(int64_t head_size) {
+    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
+}
+
 /* Keys or values of a tile, one head: the row of token t is at base + offsets[t]. */
 struct pkv_attention_tokens {
     const char *base;

@@ -127,11 +127,11 @@ enum { PKV_ATTENTION_UPCOMING = 32 * PKV_ATTENTION_MAX_ROWS };
 /* One part's scratch, carved out of 64-byte aligned memory. */
 struct pkv_attention_slot {
     struct pkv_attention_state state;
-    float *query;                  /* [MAX_ROWS][query_stride] */
-    float *scores;                 /* [MAX_ROWS][TILE] */
-    float *scratch;                /* PKV_ATTENTION_SCRATCH */
-    float *max, *sum, *keep, *add; /* [MAX_ROWS] */
-    float *bias;                   /* [MAX_ROWS][TILE], a query each */
+    float *query;      /* [MAX_ROWS][query_stride] */
+    float *scores;     /* [MAX_ROWS][TILE] */
+    float *scratch;    /* PKV_ATTENTION_SCRATCH */
+    float *keep, *add; /* [MAX_ROWS] */
+    float *bias;       /* [MAX_ROWS][TILE], a query each */
     struct pkv_attention_row *rows;
     struct pkv_attention_place *places; /* [MAX_ROWS] */
     int64_t *offsets; /* [2][2][TILE]: of keys and values, this tile's and the next one's */

@@ -187,10 +187,6 @@ enum pkv_status pkv_paged_attention_reserve(struct pkv_context *context,
 
 /* ---- Scratch ---- */
 
-static int64_t padded(int64_t head_size) {
-    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
-}
-
 /* Takes bytes from the front of the memory; with at NULL it only counts. */
 struct carver {
     char *at;
@@ -210,13 +206,11 @@ static struct pkv_attention_slot carve_slot(const struct pkv_paged_attention_pla
                                             struct carver *carver) {
     const int64_t max_rows = PKV_ATTENTION_MAX_ROWS, tile = PKV_ATTENTION_TILE;
     const int64_t level_rows = PKV_ATTENTION_LEVELS * max_rows;
-    struct pkv_attention_slot slot = {.query_stride = padded(plan->head_size)};
-    slot.state.acc_stride = padded(plan->value_head_size);
+    struct pkv_attention_slot slot = {.query_stride = pkv_attention_padded(plan->head_size)};
+    slot.state.acc_stride = pkv_attention_padded(plan->value_head_size);
     slot.query = carve(carver, max_rows * slot.query_stride, sizeof(float));
     slot.scores = carve(carver, max_rows * tile, sizeof(float));
     slot.scratch = carve(carver, PKV_ATTENTION_SCRATCH, sizeof(float));
-    slot.max = carve(carver, max_rows, sizeof(float));
-    slot.sum = carve(carver, max_rows, sizeof(float));
     slot.keep = carve(carver, max_rows, sizeof(float));
     slot.add = carve(carver, max_rows, sizeof(float));
     slot.rows = carve(carver, max_rows, sizeof(*slot.rows));

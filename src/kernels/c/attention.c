@@ -42,10 +42,6 @@ static void store_bf16(char *to, float value) {
     memcpy(to, &code, sizeof(code));
 }
 
-static int64_t padded(int64_t head_size) {
-    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
-}
-
 /* Where the C versions and the vector versions agree: one rounding for both products. */
 static float combine(float kept, float keep, float added, float add) {
     return fmaf(added, add, kept * keep);
@@ -72,7 +68,7 @@ static float combine(float kept, float keep, float added, float add) {
                               int64_t head_size, float *scratch) {                                 \
         (void)scratch;                                                                             \
         for (int64_t r = 0; r < num_rows; r++) {                                                   \
-            for (int64_t d = 0; d < padded(head_size); d++) {                                      \
+            for (int64_t d = 0; d < pkv_attention_padded(head_size); d++) {                        \
                 float sum = starts ? 0 : acc[r * acc_stride + d];                                  \
                 for (int64_t t = 0; t < values->num_tokens && d < head_size; t++) {                \
                     const float weight = weights[r * PKV_ATTENTION_TILE + t];                      \
@@ -146,7 +142,8 @@ static void factors(float *max, float *sum, const float *other_max, const float 
 static void merge(float *acc, const float *other, int64_t acc_stride, const float *keep,
                   const float *add, int64_t num_rows, int64_t head_size) {
     for (int64_t r = 0; r < num_rows; r++) {
-        for (int64_t i = r * acc_stride; i < r * acc_stride + padded(head_size); i++) {
+        for (int64_t i = r * acc_stride; i < r * acc_stride + pkv_attention_padded(head_size);
+             i++) {
             if (keep[r] == 0)
                 acc[i] = other[i] * add[r];
             else if (add[r] != 0)

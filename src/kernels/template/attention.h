@@ -173,15 +173,11 @@ static void attention_factors(float *max, float *sum, const float *other_max,
     }
 }
 
-static inline int64_t padded_head(int64_t head_size) {
-    return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
-}
-
 static void attention_merge(float *acc, const float *other, int64_t acc_stride, const float *keep,
                             const float *add, int64_t num_rows, int64_t head_size) {
     for (int64_t r = 0; r < num_rows; r++) {
         const fvec k = fvec_set(keep[r]), n = fvec_set(add[r]);
-        const int64_t end = r * acc_stride + padded_head(head_size);
+        const int64_t end = r * acc_stride + pkv_attention_padded(head_size);
         if (keep[r] == 0) {
             for (int64_t i = r * acc_stride; i < end; i += FVEC_LANES)
                 fvec_store(acc + i, fvec_mul(fvec_load(other + i), n));

@@ -252,7 +252,7 @@ enum { WIDE_PANEL = 2 * PANEL };
                                     const struct pkv_attention_tokens *tokens, int64_t head_size,   \
                                     float *floats) {                                                \
         const int64_t num_tokens = tokens->num_tokens, whole = head_size / PANEL * PANEL;           \
-        const int64_t num_steps = padded_head(head_size) / PANEL * AHEAD_ROWS;                      \
+        const int64_t num_steps = pkv_attention_padded(head_size) / PANEL * AHEAD_ROWS;             \
         float *const acc = what.acc;                                                                \
         struct value_panel values = {tokens, whole * bytes, floats};                                \
         if (whole < head_size)                                                                      \
@@ -269,7 +269,7 @@ enum { WIDE_PANEL = 2 * PANEL };
                 WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, &ahead,          \
                               num_steps / 2)                                                        \
             }                                                                                       \
-            for (; d < padded_head(head_size); d += PANEL) {                                        \
+            for (; d < pkv_attention_padded(head_size); d += PANEL) {                               \
                 what.acc = acc + d;                                                                 \
                 values.byte = d * bytes;                                                            \
                 if (d < whole)                                                                      \
@@ -298,7 +298,7 @@ enum { WIDE_PANEL = 2 * PANEL };
         }                                                                                           \
         struct ahead ahead;                                                                         \
         look_ahead(&ahead, tokens, tokens->num_tokens, AHEAD_ROWS, head_size *bytes);               \
-        for (int64_t d = 0; d < padded_head(head_size); d += PANEL) {                               \
+        for (int64_t d = 0; d < pkv_attention_padded(head_size); d += PANEL) {                      \
             const struct value_panel values = {tokens, d * bytes, scratch};                         \
             convert_panel_##type(scratch, &values, head_size - d);                                  \
             for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                    \
@@ -307,7 +307,7 @@ enum { WIDE_PANEL = 2 * PANEL };
                 what.acc = acc + r * acc_stride + d;                                                \
                 what.weights = weights + r * PKV_ATTENTION_TILE;                                    \
                 WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, r == 0 ? &ahead : NULL,   \
-                          padded_head(head_size) / PANEL * tokens->num_tokens)                      \
+                          pkv_attention_padded(head_size) / PANEL * tokens->num_tokens)             \
             }                                                                                       \
         }                                                                                           \
     }
