@@ -40,14 +40,19 @@ static inline bool pkv_cache_part_is_flat(const struct pkv_cache_part *part, int
     return part->block_stride_bytes == block_size * part->token_stride_bytes;
 }
 
+/* The byte offset of the row at `offset` of a block. */
+static inline int64_t pkv_cache_part_row(const struct pkv_cache_part *part, int64_t block,
+                                         int64_t offset) {
+    return block * part->block_stride_bytes + offset * part->token_stride_bytes;
+}
+
 /* The byte offset of a slot's row. */
 static inline int64_t pkv_cache_part_offset(const struct pkv_cache_part *part, int64_t block_size,
                                             int64_t slot) {
     if (pkv_cache_part_is_flat(part, block_size))
         return slot * part->token_stride_bytes;
     const int64_t block = slot / block_size;
-    return block * part->block_stride_bytes +
-           (slot - block * block_size) * part->token_stride_bytes;
+    return pkv_cache_part_row(part, block, slot - block * block_size);
 }
 
 /* The byte offset of element d of head h, from its row's first byte: the definition. */

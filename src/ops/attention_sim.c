@@ -83,8 +83,7 @@ static int64_t row_of(const struct pkv_attention_job *job, const struct pkv_cach
                       int64_t seq, int64_t position) {
     const struct pkv_vector table = pkv_step_table_row(job->step, seq);
     const int64_t block = pkv_vector_at(&table, position / job->cache->block_size);
-    return block * part->block_stride_bytes +
-           position % job->cache->block_size * part->token_stride_bytes;
+    return pkv_cache_part_row(part, block, position % job->cache->block_size);
 }
 
 struct query {

@@ -66,10 +66,8 @@ static struct tile locate(const struct walk *walk, int buffer,
         const int64_t block = pkv_vector_at(&table, entry);
         const int64_t left = tile.num_tokens - t, room = block_size - offset;
         const int64_t end = t + (left < room ? left : room);
-        int64_t key =
-            block * cache->key.block_stride_bytes + offset * cache->key.token_stride_bytes;
-        int64_t value =
-            block * job->value.block_stride_bytes + offset * job->value.token_stride_bytes;
+        int64_t key = pkv_cache_part_row(&cache->key, block, offset);
+        int64_t value = pkv_cache_part_row(&job->value, block, offset);
         for (; t < end; t++) {
             keys[t] = key;
             values[t] = value;

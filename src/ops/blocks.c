@@ -73,9 +73,8 @@ static void copy_part(const struct job *job, int64_t part) {
             int64_t source, destination;
             pair_at(job, pair, &source, &destination);
             runs[num_runs++] = (struct pkv_row_run){
-                .dst_offset =
-                    destination * dst->block_stride_bytes + offset * dst->token_stride_bytes,
-                .src_offset = source * src->block_stride_bytes + offset * src->token_stride_bytes,
+                .dst_offset = pkv_cache_part_row(dst, destination, offset),
+                .src_offset = pkv_cache_part_row(src, source, offset),
                 .num_rows = rows,
             };
             row += rows;

@@ -88,8 +88,7 @@ static void fill_part(const struct job *job, int64_t part) {
             const int64_t block = job->first_block + row / job->block_size;
             const int64_t offset = row % job->block_size;
             count = job->block_size - offset < end - row ? job->block_size - offset : end - row;
-            fill_rows(&list, block * to->block_stride_bytes + offset * to->token_stride_bytes,
-                      count);
+            fill_rows(&list, pkv_cache_part_row(to, block, offset), count);
         }
         flush(&list);
     }
@@ -121,9 +120,7 @@ static enum pkv_status sim(const struct job *job, const char *function, struct p
         for (int32_t j = 0; j < job->num_sides && status == PKV_STATUS_OK; j++) {
             const struct pkv_cache_part *part = job->sides[j].part;
             const int64_t block = job->first_block + i / job->block_size;
-            status = sim_row(&job->sides[j],
-                             block * part->block_stride_bytes +
-                                 i % job->block_size * part->token_stride_bytes,
+            status = sim_row(&job->sides[j], pkv_cache_part_row(part, block, i % job->block_size),
                              function, error);
         }
     }

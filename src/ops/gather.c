@@ -57,8 +57,8 @@ static void flush(struct run_list *list) {
         for (int64_t j = 0; j < list->count; j++)
             runs[j] = (struct pkv_row_run){
                 .dst_offset = list->runs[j].token * side->mover.dst_row_stride,
-                .src_offset = list->runs[j].block_id * side->part.block_stride_bytes +
-                              list->runs[j].offset * side->part.token_stride_bytes,
+                .src_offset =
+                    pkv_cache_part_row(&side->part, list->runs[j].block_id, list->runs[j].offset),
                 .num_rows = list->runs[j].num_tokens,
             };
         pkv_rows_move(&side->mover, runs, list->count);

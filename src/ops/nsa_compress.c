@@ -60,8 +60,7 @@ static struct pkv_vector table_row(const struct job *job, int64_t b) {
 static int64_t row_offset(const struct job *job, const struct pkv_vector *blocks,
                           int64_t position) {
     const int64_t block = pkv_vector_at(blocks, position / job->page_block_size);
-    return block * job->input.block_stride_bytes +
-           position % job->page_block_size * job->input.token_stride_bytes;
+    return pkv_cache_part_row(&job->input, block, position % job->page_block_size);
 }
 
 static void compress(const struct job *job, int64_t b, int64_t first_head, int64_t end_head) {

@@ -78,13 +78,12 @@ int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *
     block->offset = sequence->offset;
     block->position = sequence->position;
     block->num_tokens = left < room ? left : room;
-    block->key = (char *)cache->key.data + block->block_id * cache->key.block_stride_bytes +
-                 block->offset * cache->key.token_stride_bytes;
+    block->key =
+        (char *)cache->key.data + pkv_cache_part_row(&cache->key, block->block_id, block->offset);
     block->value = cache->value.data == NULL
                        ? NULL
                        : (char *)cache->value.data +
-                             block->block_id * cache->value.block_stride_bytes +
-                             block->offset * cache->value.token_stride_bytes;
+                             pkv_cache_part_row(&cache->value, block->block_id, block->offset);
     sequence->position += block->num_tokens;
     sequence->next_block++;
     sequence->offset = 0;

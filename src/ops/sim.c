@@ -21,8 +21,7 @@ static struct row row_of_part(const struct pkv_cache_part *part, int64_t block_s
     return (struct row){
         .data = part->data,
         .span_bytes = part->span_bytes,
-        .first = slot / block_size * part->block_stride_bytes +
-                 slot % block_size * part->token_stride_bytes,
+        .first = pkv_cache_part_row(part, slot / block_size, slot % block_size),
         .part = part,
     };
 }
