@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/formats.h"
 #include "ops/attention.h"
 
 static int64_t row_bytes(const struct pkv_tensor *tensor, int32_t axis) {

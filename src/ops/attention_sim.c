@@ -4,11 +4,10 @@
  * the address formula with the native mode, and what a row sees.
  */
 #include <math.h>
-#include <string.h>
 
 #include "base/error.h"
-#include "base/formats.h"
 #include "geometry/cache.h"
+#include "geometry/number.h"
 #include "geometry/strided.h"
 #include "ops/attention.h"
 
@@ -44,32 +43,15 @@ static double read_number(struct sim *sim, const struct region *region, int64_t 
     if (!may_access(sim, region, offset))
         return 0;
     const char *from = region->data + offset;
-    float f32;
-    uint16_t half;
-    switch (region->dtype) {
-    case PKV_DTYPE_F32:
-        memcpy(&f32, from, sizeof(f32));
-        return (double)f32;
-    case PKV_DTYPE_BOOL:
+    if (region->dtype == PKV_DTYPE_BOOL)
         return *from ? 0 : -INFINITY;
-    default:
-        memcpy(&half, from, sizeof(half));
-        return (double)(region->dtype == PKV_DTYPE_F16 ? pkv_f16_to_f32(half)
-                                                       : pkv_bf16_to_f32(half));
-    }
+    return (double)pkv_number_read(from, region->dtype);
 }
 
 static void write_number(struct sim *sim, const struct region *region, int64_t offset,
                          double number) {
-    if (!may_access(sim, region, offset))
-        return;
-    const float f32 = isnan(number) ? (float)NAN : (float)number;
-    const uint16_t half =
-        region->dtype == PKV_DTYPE_F16 ? pkv_f32_to_f16(f32) : pkv_f32_to_bf16(f32);
-    if (region->dtype == PKV_DTYPE_F32)
-        memcpy(region->data + offset, &f32, sizeof(f32));
-    else
-        memcpy(region->data + offset, &half, sizeof(half));
+    if (may_access(sim, region, offset))
+        pkv_number_write(region->data + offset, region->dtype, (float)number);
 }
 
 /* The byte offset of element [i, j, k] of a tensor. */

@@ -8,7 +8,7 @@
 #include <pagedkv/attention.h>
 
 #include "base/error.h"
-#include "base/formats.h"
+#include "geometry/number.h"
 #include "geometry/strided.h"
 #include "geometry/tensor.h"
 #include "ops/context.h"
@@ -105,26 +105,13 @@ static enum pkv_status check_states(const struct job *job) {
 }
 
 static float read_number(const struct pkv_tensor *tensor, int64_t offset) {
-    const char *from = (const char *)tensor->data + offset * pkv_dtype_bytes(tensor->dtype);
-    float f32;
-    uint16_t half;
-    if (tensor->dtype == PKV_DTYPE_F32) {
-        memcpy(&f32, from, sizeof(f32));
-        return f32;
-    }
-    memcpy(&half, from, sizeof(half));
-    return tensor->dtype == PKV_DTYPE_F16 ? pkv_f16_to_f32(half) : pkv_bf16_to_f32(half);
+    return pkv_number_read((const char *)tensor->data + offset * pkv_dtype_bytes(tensor->dtype),
+                           tensor->dtype);
 }
 
 static void write_number(const struct pkv_tensor *tensor, int64_t offset, float number) {
-    char *to = (char *)tensor->data + offset * pkv_dtype_bytes(tensor->dtype);
-    const float f32 = isnan(number) ? (float)NAN : number;
-    const uint16_t half =
-        tensor->dtype == PKV_DTYPE_F16 ? pkv_f32_to_f16(f32) : pkv_f32_to_bf16(f32);
-    if (tensor->dtype == PKV_DTYPE_F32)
-        memcpy(to, &f32, sizeof(f32));
-    else
-        memcpy(to, &half, sizeof(half));
+    pkv_number_write((char *)tensor->data + offset * pkv_dtype_bytes(tensor->dtype), tensor->dtype,
+                     number);
 }
 
 /* A tensor that has been checked, as pkv_tensor_read gives it. */
