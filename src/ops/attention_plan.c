@@ -206,6 +206,7 @@ static struct pkv_attention_slot carve_slot(const struct pkv_paged_attention_pla
                                             struct carver *carver) {
     const int64_t max_rows = PKV_ATTENTION_MAX_ROWS, tile = PKV_ATTENTION_TILE;
     const int64_t level_rows = PKV_ATTENTION_LEVELS * max_rows;
+    const int64_t value_row = plan->cache.value.data ? plan->value_head_size : plan->head_size;
     struct pkv_attention_slot slot = {.query_stride = pkv_attention_padded(plan->head_size)};
     slot.state.acc_stride = pkv_attention_padded(plan->value_head_size);
     slot.query = carve(carver, max_rows * slot.query_stride, sizeof(float));
@@ -219,7 +220,7 @@ static struct pkv_attention_slot carve_slot(const struct pkv_paged_attention_pla
     slot.staged_offsets = carve(carver, 2 * tile, sizeof(int64_t));
     slot.upcoming = carve(carver, PKV_ATTENTION_UPCOMING, sizeof(int64_t));
     slot.staged_keys = carve(carver, tile * plan->head_size, sizeof(float));
-    slot.staged_values = carve(carver, tile * plan->value_head_size, sizeof(float));
+    slot.staged_values = carve(carver, tile * value_row, sizeof(float));
     slot.bias = carve(carver, max_rows * tile, sizeof(float));
     slot.state.stack = carve(carver, 1, sizeof(*slot.state.stack));
     slot.state.max = carve(carver, level_rows, sizeof(float));

@@ -3,10 +3,9 @@
  * Attention of one part: unit by unit, span by span, tile by tile, head by head. The kernels are told what is read
  * next, across the ends of heads, tiles and units, and fetch it meanwhile.
  */
-#include <string.h>
-
 #include "geometry/cache.h"
 #include "ops/attention.h"
+#include "ops/rows.h"
 
 /* Scores start at a multiple of this token of a tile: two vectors of any level. */
 enum { TOKEN_STEP = 32 };
@@ -100,20 +99,6 @@ static bool is_in_fragments(const struct pkv_cache_part *part, int64_t head_size
     return head_size * part->element_bytes > part->fragment_bytes;
 }
 
-static void stage(char *to, const struct pkv_cache_part *part, int64_t head, int64_t head_size,
-                  const int64_t *offsets, int64_t num_tokens) {
-    const int64_t row_bytes = head_size * part->element_bytes;
-    for (int64_t t = 0; t < num_tokens; t++) {
-        const char *from = (const char *)part->data + offsets[t] + head * part->head_stride_bytes;
-        for (int64_t at = 0; at < row_bytes; at += part->fragment_bytes) {
-            const int64_t left = row_bytes - at;
-            memcpy(to + t * row_bytes + at, from,
-                   (size_t)(left < part->fragment_bytes ? left : part->fragment_bytes));
-            from += part->fragment_stride_bytes;
-        }
-    }
-}
-
 struct side {
     const struct pkv_cache_part *part;
     int64_t head_size;
@@ -121,15 +106,42 @@ struct side {
     int64_t *staged_offsets;
 };
 
+/* Rows that are moved at once. */
+enum { MAX_STAGED = 64 };
+
+/* The rows of one head, whole, one behind the other. */
+static void stage(const struct pkv_attention_job *job, const struct side *side, int64_t head,
+                  const int64_t *offsets, int64_t num_tokens) {
+    struct pkv_cache_part one_head = *side->part;
+    one_head.num_heads = 1;
+    const struct pkv_row_shape from = pkv_row_shape_of_part(&one_head);
+    const struct pkv_row_shape to = pkv_row_shape_dense(&from);
+    struct pkv_row_mover mover = {
+        .kernels = job->kernels,
+        .dst = side->staged,
+        .src = (const char *)one_head.data + head * one_head.head_stride_bytes,
+        .dst_row_stride = from.head_bytes,
+        .src_row_stride = one_head.token_stride_bytes,
+        .kind = PKV_COPY_CACHED,
+    };
+    pkv_copy_nest_init(&mover.nest, &to, &from);
+    for (int64_t first = 0, count; first < num_tokens; first += count) {
+        struct pkv_row_run runs[MAX_STAGED];
+        count = num_tokens - first < MAX_STAGED ? num_tokens - first : MAX_STAGED;
+        for (int64_t i = 0; i < count; i++)
+            runs[i] = (struct pkv_row_run){(first + i) * from.head_bytes, offsets[first + i], 1};
+        pkv_rows_move(&mover, runs, count);
+    }
+    for (int64_t t = 0; t < num_tokens; t++)
+        side->staged_offsets[t] = t * from.head_bytes;
+}
+
 /* Tokens [first, first + num_tokens) of the walk's tile, one head of a side. */
-static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t head,
-                                             const int64_t *offsets, int64_t first,
+static struct pkv_attention_tokens tokens_of(const struct walk *walk, const struct side *side,
+                                             int64_t head, const int64_t *offsets, int64_t first,
                                              int64_t num_tokens) {
     if (is_in_fragments(side->part, side->head_size)) {
-        const int64_t row_bytes = side->head_size * side->part->element_bytes;
-        stage(side->staged, side->part, head, side->head_size, offsets + first, num_tokens);
-        for (int64_t t = 0; t < num_tokens; t++)
-            side->staged_offsets[t] = t * row_bytes;
+        stage(walk->job, side, head, offsets + first, num_tokens);
         return (struct pkv_attention_tokens){
             .base = side->staged, .offsets = side->staged_offsets, .num_tokens = num_tokens};
     }
@@ -199,7 +211,7 @@ static void for_tokens_of_all_heads(struct walk *walk, const struct side *side,
         const struct upcoming *next = left > count ? &after : then;
         const int64_t num_next = line_up(walk, next);
         for (int64_t head = unit->head; head < unit->head_end; head++) {
-            struct pkv_attention_tokens tokens = tokens_of(side, head, offsets, first, count);
+            struct pkv_attention_tokens tokens = tokens_of(walk, side, head, offsets, first, count);
             const struct upcoming share = {next->side, next->head,
                                            walk->slot->upcoming + (head - unit->head) * num_next,
                                            num_next};
@@ -216,7 +228,7 @@ static void for_tokens_of_each_head(struct walk *walk, const struct side *side,
     const struct pkv_attention_unit *unit = walk->unit;
     const int64_t skip = walk->tile.skip, count = walk->tile.num_tokens - skip;
     for (int64_t head = unit->head; head < unit->head_end; head++) {
-        struct pkv_attention_tokens tokens = tokens_of(side, head, offsets, skip, count);
+        struct pkv_attention_tokens tokens = tokens_of(walk, side, head, offsets, skip, count);
         const struct upcoming next_head = {side, head + 1, offsets + skip, count};
         announce(&tokens, head + 1 < unit->head_end ? &next_head : then);
         fn(walk, head, &tokens, skip);
