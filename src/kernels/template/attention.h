@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
  * The bodies of the attention kernels that work on rows of floats: weights, factors, merges, conversions. The two
- * products are in attention_products.h. The including file defines, for its instruction set:
+ * products are in attention_products.h. Beyond those of template/fvec.h the including file defines:
  *
- *   fvec, FVEC_LANES                       a vector of float, at most 16 lanes
- *   fvec_load, fvec_store                  unaligned
- *   fvec_load_part(p, count), fvec_store_part(p, v, count)
- *                                          the first count elements alone; the others are 0
- *   fvec_set, fvec_iota                    one float everywhere; 0, 1, 2, ...
- *   fvec_add, fvec_sub, fvec_mul, fvec_div
+ *   fvec_iota                              0, 1, 2, ...
+ *   fvec_sub, fvec_mul
  *   fvec_fma(a, b, c)                      a * b + c, fused
  *   fvec_max, fvec_min (a, b)              b where one of them is not a number
  *   fvec_round, fvec_scale(x, n)           to the nearest integer; x * 2^n for integers -126 <= n <= 127
- *   fmask, fvec_less(a, b), fvec_is_nan    comparisons
- *   fvec_select(mask, a, b)                a where the mask is set, else b
+ *   fvec_less(a, b)                        a comparison
  *   fvec_any_nan(v)                        bool
  *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
- *   hvec                                   FVEC_LANES codes of 16 bits
- *   hvec_load(p), hvec_load_part(p, count), hvec_store(p, v), hvec_store_part(p, v, count)
- *   widen_f16, widen_bf16                  codes to float
- *   narrow_f16, narrow_bf16                to nearest even; NaN comes as the positive quiet one
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_H
@@ -29,10 +20,10 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "kernels/template/fvec.h"
 
-/* exp(x) for x <= 0, relative error below 2^-23 (1.41 * 2^-24 at the most, over
- * all float32); 0 below LOWEST, where the result would be denormal; exactly 1 for 0; NaN
- * stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for exp(r) the polynomial of Cephes' expf. */
+/* exp(x) for x <= 0, relative error below 2^-23 (1.41 * 2^-24 at the most, over all float32); 0 below
+ * LOWEST, where the result would be denormal; exactly 1 for 0; NaN stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for exp(r) the polynomial of Cephes' expf. */
 static inline fvec exp_negative(fvec x) {
     const float LOWEST = -87.33654f;
     const fvec n = fvec_round(fvec_mul(x, fvec_set(1.44269504f)));
@@ -189,45 +180,9 @@ static void attention_merge(float *acc, const float *other, int64_t acc_stride, 
     }
 }
 
-static inline fvec fvec_load_f32(const char *p) {
-    return fvec_load((const float *)(const void *)p);
-}
-
-static inline fvec fvec_load_f32_part(const char *p, int64_t count) {
-    return fvec_load_part((const float *)(const void *)p, count);
-}
-
-static inline void fvec_store_f32(char *p, fvec v) {
-    fvec_store((float *)(void *)p, v);
-}
-
-static inline void fvec_store_f32_part(char *p, fvec v, int64_t count) {
-    fvec_store_part((float *)(void *)p, v, count);
-}
-
-#define DEFINE_HALF(type)                                                                          \
-    static inline fvec fvec_load_##type(const char *p) {                                           \
-        return widen_##type(hvec_load(p));                                                         \
-    }                                                                                              \
-                                                                                                   \
-    static inline fvec fvec_load_##type##_part(const char *p, int64_t count) {                     \
-        return widen_##type(hvec_load_part(p, count));                                             \
-    }                                                                                              \
-                                                                                                   \
-    static inline void fvec_store_##type(char *p, fvec v) {                                        \
-        hvec_store(p, narrow_##type(v));                                                           \
-    }                                                                                              \
-                                                                                                   \
-    static inline void fvec_store_##type##_part(char *p, fvec v, int64_t count) {                  \
-        hvec_store_part(p, narrow_##type(v), count);                                               \
-    }
-
-DEFINE_HALF(f16)
-DEFINE_HALF(bf16)
-
 static inline fvec outgoing(fvec acc, fvec scale) {
     const fvec v = fvec_add(fvec_mul(acc, scale), fvec_set(0.0f));
-    return fvec_select(fvec_is_nan(v), fvec_set((float)NAN), v);
+    return fvec_one_nan(v);
 }
 
 #define DEFINE_CONVERSIONS(type, bytes)                                                            \

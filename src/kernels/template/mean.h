@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * The bodies of the mean over a small vector interface. A vector holds neighbouring channels, so that each
- * channel is added up in the order of its rows, as in the definition. The including file defines, for its
- * instruction set:
+ * channel is added up in the order of its rows, as in the definition. Beyond those of template/fvec.h the including
+ * file defines:
  *
- *   fvec, FVEC_LANES                     a vector of float
- *   fvec_load, fvec_store, fvec_add      unaligned
- *   fvec_mean(sums, num_rows)            sums / (float)num_rows, a NaN replaced by the positive quiet one
+ *   PREFETCH(p)                          a macro: fetch p's line
+ *   fvec_load_f8_e5m2, fvec_load_f8_e4m3fn   FVEC_LANES adjacent elements to float
  *   ivec, IVEC_LANES                     a vector of int64_t
  *   ivec_load, ivec_store, ivec_add      unaligned
- *   widen_f32, widen_f16, widen_bf16, widen_f8_e5m2, widen_f8_e4m3fn
- *                                        FVEC_LANES adjacent elements to float
- *   widen_i8, widen_i16, widen_i32, widen_u8, widen_u16, widen_u32
+ *   ivec_load_i8, ivec_load_i16, ivec_load_i32, ivec_load_u8, ivec_load_u16, ivec_load_u32
  *                                        IVEC_LANES adjacent elements to int64_t
- *   narrow_f32, narrow_f16, narrow_bf16  FVEC_LANES numbers, none a NaN but the one of fvec_mean, to
- *                                        elements, to nearest even
  *
  * and gets mean_init(kernels).
  */
@@ -24,6 +19,7 @@
 #include <stdbool.h>
 
 #include "kernels/c/mean.h"
+#include "kernels/template/fvec.h"
 
 /* Rows added at once: that many streams of loads for one load and one store of the sums. Rows are the outer
  * loop, so that heads side by side are read in the order of memory, which is asked for so far ahead. 4 rows
@@ -32,6 +28,10 @@ enum { ROWS_ABREAST = 16, MEAN_AHEAD_BYTES = 8192, MEAN_LINE_BYTES = 64 };
 
 /* So many sums stay in registers from the first row to the last: one head of 128 in AVX-512. */
 enum { REGISTERS = 8 };
+
+static inline fvec fvec_mean(fvec sums, int64_t num_rows) {
+    return fvec_one_nan(fvec_div(sums, fvec_set((float)num_rows)));
+}
 
 #define DEFINE_MEAN_ADD(name, element_bytes, sum, vec, lanes)                                      \
     static inline void add_rows_##name(sum *to, const char *rows, int64_t row_stride,              \
@@ -42,8 +42,8 @@ enum { REGISTERS = 8 };
             for (int64_t r = 0; r < num_rows; r++) {                                               \
                 const char *from = rows + r * row_stride + c * element_bytes;                      \
                 if (fetches)                                                                       \
-                    vec_prefetch(from + ahead);                                                    \
-                v = vec##_add(v, widen_##name(from));                                              \
+                    PREFETCH(from + ahead);                                                        \
+                v = vec##_add(v, vec##_load_##name(from));                                         \
             }                                                                                      \
             vec##_store(to + c, v);                                                                \
         }                                                                                          \
@@ -58,9 +58,9 @@ enum { REGISTERS = 8 };
             const char *from = rows + r * row_stride;                                              \
             if (r + rows_ahead < num_rows)                                                         \
                 for (int k = 0; k < REGISTERS * lanes * element_bytes; k += MEAN_LINE_BYTES)       \
-                    vec_prefetch(from + rows_ahead * row_stride + k);                              \
+                    PREFETCH(from + rows_ahead * row_stride + k);                                  \
             for (int i = 0; i < REGISTERS; i++)                                                    \
-                v[i] = vec##_add(v[i], widen_##name(from + i * lanes * element_bytes));            \
+                v[i] = vec##_add(v[i], vec##_load_##name(from + i * lanes * element_bytes));       \
         }                                                                                          \
         for (int i = 0; i < REGISTERS; i++)                                                        \
             vec##_store(to + i * lanes, v[i]);                                                     \
@@ -95,7 +95,7 @@ enum { REGISTERS = 8 };
         const float *from = sums;                                                                  \
         int64_t c = 0;                                                                             \
         for (; c + FVEC_LANES <= num_channels; c += FVEC_LANES)                                    \
-            narrow_##name(dst + c * element_bytes, fvec_mean(fvec_load(from + c), num_rows));      \
+            fvec_store_##name(dst + c * element_bytes, fvec_mean(fvec_load(from + c), num_rows));  \
         pkv_mean_store_##name##_c(dst + c * element_bytes, from + c, num_rows, num_channels - c);  \
     }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * AVX-512 as the vectors of float that template/attention.h and template/attention_panel.h ask for.
+ * AVX-512 as the vectors of float that the shared bodies ask for: see template/fvec.h, template/attention.h and
+ * template/attention_panel.h.
  */
 #ifndef PKV_KERNELS_X86_FVEC_AVX512_H
 #define PKV_KERNELS_X86_FVEC_AVX512_H
@@ -9,21 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/kernels.h"
-
 typedef __m512 fvec;
 typedef __m512i tvec;
 typedef __m256i hvec;
 typedef __mmask16 fmask;
 
-/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing. */
-enum {
-    FVEC_LANES = 16,
-    SCORE_ROWS = 8,
-    VALUE_ROWS = 8,
-    WIDE_ROWS = 4,
-    WIDENING_ROWS = PKV_ATTENTION_MAX_ROWS
-};
+enum { FVEC_LANES = 16 };
 
 static inline __mmask16 first_lanes(int64_t count) {
     return (__mmask16)((1u << count) - 1);

@@ -2,31 +2,11 @@
  *
  * The mean in AVX-512: the shared bodies over this instruction set's vectors.
  */
-#include <immintrin.h>
-#include <stdint.h>
+#include "kernels/x86/fvec_avx512.h"
 
-typedef __m512 fvec;
 typedef __m512i ivec;
 
-enum { FVEC_LANES = 16, IVEC_LANES = 8 };
-
-static inline fvec fvec_load(const float *p) {
-    return _mm512_loadu_ps(p);
-}
-
-static inline void fvec_store(float *p, fvec v) {
-    _mm512_storeu_ps(p, v);
-}
-
-static inline fvec fvec_add(fvec a, fvec b) {
-    return _mm512_add_ps(a, b);
-}
-
-static inline fvec fvec_mean(fvec sums, int64_t num_rows) {
-    const __m512 mean = _mm512_div_ps(sums, _mm512_set1_ps((float)num_rows));
-    const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(mean, mean, _CMP_UNORD_Q), mean, nan);
-}
+enum { IVEC_LANES = 8 };
 
 static inline ivec ivec_load(const int64_t *p) {
     return _mm512_loadu_si512(p);
@@ -52,26 +32,14 @@ static inline __m256i load_32(const char *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
-static inline fvec widen_f32(const char *p) {
-    return _mm512_loadu_ps(p);
-}
-
-static inline fvec widen_f16(const char *p) {
-    return _mm512_cvtph_ps(load_32(p));
-}
-
-static inline fvec widen_bf16(const char *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_32(p)), 16));
-}
-
 /* e5m2 is the upper byte of a float16. */
-static inline fvec widen_f8_e5m2(const char *p) {
+static inline fvec fvec_load_f8_e5m2(const char *p) {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16(p)), 8));
 }
 
 /* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the exponents have
  * the biases 7 and 15. Only NaN is no such number. */
-static inline fvec widen_f8_e4m3fn(const char *p) {
+static inline fvec fvec_load_f8_e4m3fn(const char *p) {
     const __m256i code = _mm256_cvtepu8_epi16(load_16(p));
     const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
     const __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(code, magnitude), 8);
@@ -82,51 +50,28 @@ static inline fvec widen_f8_e4m3fn(const char *p) {
         _mm512_mask_mov_epi32(_mm512_castps_si512(value), is_nan, _mm512_set1_epi32(0x7fc00000)));
 }
 
-static inline ivec widen_i8(const char *p) {
+static inline ivec ivec_load_i8(const char *p) {
     return _mm512_cvtepi8_epi64(load_8(p));
 }
 
-static inline ivec widen_i16(const char *p) {
+static inline ivec ivec_load_i16(const char *p) {
     return _mm512_cvtepi16_epi64(load_16(p));
 }
 
-static inline ivec widen_i32(const char *p) {
+static inline ivec ivec_load_i32(const char *p) {
     return _mm512_cvtepi32_epi64(load_32(p));
 }
 
-static inline ivec widen_u8(const char *p) {
+static inline ivec ivec_load_u8(const char *p) {
     return _mm512_cvtepu8_epi64(load_8(p));
 }
 
-static inline ivec widen_u16(const char *p) {
+static inline ivec ivec_load_u16(const char *p) {
     return _mm512_cvtepu16_epi64(load_16(p));
 }
 
-static inline ivec widen_u32(const char *p) {
+static inline ivec ivec_load_u32(const char *p) {
     return _mm512_cvtepu32_epi64(load_32(p));
-}
-
-static inline void narrow_f32(char *p, fvec v) {
-    _mm512_storeu_ps(p, v);
-}
-
-static inline void narrow_f16(char *p, fvec v) {
-    _mm256_storeu_si256((__m256i *)(void *)p,
-                        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-
-/* The processor's own conversion to bf16 flushes denormals. */
-static inline void narrow_bf16(char *p, fvec v) {
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    _mm256_storeu_si256((__m256i *)(void *)p,
-                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
-}
-
-static inline void vec_prefetch(const char *p) {
-    _mm_prefetch(p, _MM_HINT_T0);
 }
 
 #include "kernels/template/mean.h"
