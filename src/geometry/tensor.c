@@ -132,8 +132,10 @@ static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where
     } else {
         fits = empty || measure(tensor, &count, &span);
     }
-    const int64_t max_elements = MAX_BYTES / element_bytes;
-    if (!fits || (!empty && (span > max_elements || count > max_elements)))
+    int64_t bytes;
+    fits = fits && (empty || (pkv_checked_mul(count < span ? span : count, element_bytes, &bytes) &&
+                              bytes <= MAX_BYTES));
+    if (!fits)
         return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none,
                              MAX_BYTES, "has more bytes than sizes may have");
     if (tensor->data == NULL && !empty)

@@ -121,9 +121,13 @@ struct range {
     int64_t first, end;
 };
 
-static bool ranges_meet(const struct pkv_cache_part *part, struct range read) {
+static bool ranges_meet(struct range a, struct range b) {
+    return a.first < b.end && b.first < a.end;
+}
+
+static struct range part_range(const struct pkv_cache_part *part) {
     const int64_t first = (int64_t)(uintptr_t)part->data;
-    return read.first < first + part->span_bytes && first < read.end;
+    return (struct range){first, first + part->span_bytes};
 }
 
 /* The rare case: what is read lies among the rows of the cache. Only rows that are written matter. */
@@ -150,23 +154,26 @@ static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const ch
                                      struct pkv_error *error) {
     const struct pkv_vector *slots = &job->step->slots;
     const int64_t slots_first = (int64_t)(uintptr_t)slots->data;
-    struct range reads[1 + PKV_SCATTER_MAX_SIDES];
+    struct range written = {INT64_MAX, INT64_MIN}, reads[1 + PKV_SCATTER_MAX_SIDES];
     reads[0] = (struct range){slots_first, slots_first + pkv_vector_span(slots)};
     for (int32_t i = 0; i < job->num_sides; i++) {
         const struct pkv_tensor *source = &job->sides[i].source;
+        const struct range part = part_range(job->sides[i].part);
         const int64_t first = (int64_t)(uintptr_t)source->data;
         reads[1 + i] = (struct range){first, first + pkv_tensor_span(source)};
+        written.first = part.first < written.first ? part.first : written.first;
+        written.end = part.end > written.end ? part.end : written.end;
     }
-    for (int32_t i = 0; i < job->num_sides; i++) {
-        for (int32_t j = 0; j <= job->num_sides; j++) {
-            if (!ranges_meet(job->sides[i].part, reads[j]))
+    for (int32_t j = 0; j <= job->num_sides; j++) {
+        if (!ranges_meet(written, reads[j]))
+            continue;
+        const struct pkv_strided read =
+            j == 0 ? pkv_vector_bytes(slots) : pkv_strided_from_tensor(&job->sides[j - 1].source);
+        const char *name = j == 0 ? slots_name : job->sides[j - 1].source_name;
+        for (int32_t i = 0; i < job->num_sides; i++) {
+            if (!ranges_meet(part_range(job->sides[i].part), reads[j]))
                 continue;
-            const struct pkv_strided read =
-                j == 0 ? pkv_vector_bytes(slots)
-                       : pkv_strided_from_tensor(&job->sides[j - 1].source);
-            const enum pkv_status status =
-                check_rows(job, job->sides[i].part, &read,
-                           j == 0 ? slots_name : job->sides[j - 1].source_name, error);
+            const enum pkv_status status = check_rows(job, job->sides[i].part, &read, name, error);
             if (status != PKV_STATUS_OK)
                 return status;
         }

@@ -155,7 +155,7 @@ enum pkv_status pkv_scatter_rows_plan_init(struct pkv_scatter_rows_plan *plan,
 /* The same description word by word, of data that can be used: nothing to prove again. */
 static bool is_same(const struct pkv_tensor *a, const struct pkv_tensor *b, int64_t element_bytes) {
     bool same = a->dtype == b->dtype && a->ndim == b->ndim && a->data != NULL &&
-                (uintptr_t)a->data % (uintptr_t)element_bytes == 0;
+                ((uintptr_t)a->data & (uintptr_t)(element_bytes - 1)) == 0;
     for (int32_t i = 0; same && i < b->ndim; i++)
         same = a->shape[i] == b->shape[i] && a->strides[i] == b->strides[i];
     return same;
