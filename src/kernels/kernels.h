@@ -152,15 +152,15 @@ enum pkv_attention_type {
 };
 
 enum {
+    PKV_ATTENTION_QUARTER = 16, /* bytes; the sums of scores: see pkv_attention_scores_fn */
     PKV_ATTENTION_TILE =
         256, /* tokens that are attended to at once: the row stride of scores and weights */
     PKV_ATTENTION_MAX_HEAD_SIZE = 576,
     PKV_ATTENTION_MAX_ROWS = 128, /* queries times heads */
     PKV_ATTENTION_PAD = 32,       /* heads in float arrays are padded to a multiple of it */
-    /* floats of scratch for scores and values: a panel of 32 tokens of the largest head, and that panel as floats or
-     * the pairs of bfloat16 of the queries of all rows */
-    PKV_ATTENTION_SCRATCH =
-        PKV_ATTENTION_MAX_HEAD_SIZE * 32 + PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_MAX_HEAD_SIZE / 2
+    /* floats of scratch for scores and values: the queries of all rows in another order, or a panel of 32 tokens of the
+     * largest head and that panel as floats or the pairs of bfloat16 of the queries of all rows */
+    PKV_ATTENTION_SCRATCH = PKV_ATTENTION_MAX_HEAD_SIZE * PKV_ATTENTION_MAX_ROWS
 };
 
 /* Floats of a head in an array. */
@@ -168,22 +168,29 @@ static inline int64_t pkv_attention_padded(int64_t head_size) {
     return (head_size + PKV_ATTENTION_PAD - 1) / PKV_ATTENTION_PAD * PKV_ATTENTION_PAD;
 }
 
-/* Keys or values of a tile, one head: the row of token t is at base + offsets[t]. */
+/* Keys or values of a tile: the row of token t and head h is at base + offsets[t] + h * head_stride. */
 struct pkv_attention_tokens {
     const char *base;
     const int64_t *offsets; /* in bytes, [num_tokens] */
     int64_t num_tokens;     /* 1 to PKV_ATTENTION_TILE */
-    /* Rows that are read after these, the first ones to be fetched already; num_next 0: none. */
-    const char *next_base;
-    const int64_t *next_offsets;
-    int64_t num_next;
+    int64_t num_heads;
+    int64_t head_stride; /* in bytes */
+    int64_t row_bytes;   /* that are read of a row */
+    /* The heads of a token are nearer to each other than the tokens of a head: some tokens of all heads in turn are
+     * memory in order, else all tokens of a head are. */
+    bool heads_together;
 };
 
-/* scores[r][t] = sum over d = 0 ... head_size - 1, in this order, of query[r][d] * key[t][d], each step one fused
- * multiply-add. Scores from num_tokens on may be overwritten with anything. */
+/* A key is read in chunks of 64 bytes, a chunk in quarters. Quarter i of all chunks has a sum s(i) over its elements d, in
+ * ascending order, of query[h][r][d] * key[h][t][d], each step one fused multiply-add; scores[h][r][t] = ((s(0) + s(1)) +
+ * s(2)) + s(3). There are num_rows rows of each head; those of head h begin at row h * head_rows. Scores from
+ * num_tokens on may be overwritten with anything, up to the next multiple of 32: a call may begin within a tile. then
+ * (nullable) is read next: meanwhile its rows are fetched. */
 typedef void pkv_attention_scores_fn(float *scores, const float *query, int64_t query_stride,
-                                     int64_t num_rows, const struct pkv_attention_tokens *keys,
-                                     int64_t head_size, float *scratch);
+                                     int64_t num_rows, int64_t head_rows,
+                                     const struct pkv_attention_tokens *keys,
+                                     const struct pkv_attention_tokens *then, int64_t head_size,
+                                     float *scratch);
 
 /* What a row sees of a tile, and how. */
 struct pkv_attention_row {
@@ -201,12 +208,14 @@ typedef void pkv_attention_softmax_fn(float *scores, const struct pkv_attention_
                                       int64_t num_rows, int64_t num_tokens, float scale,
                                       float softcap, float *max, float *sum);
 
-/* acc[r][d] = (starts ? 0 : acc[r][d]) + sum over t = 0 ... num_tokens - 1, in this order, of weights[r][t] *
- * value[t][d], each step one fused multiply-add; a weight of 0 has no effect, whatever the value. weights has the row
- * stride PKV_ATTENTION_TILE and needs no alignment. acc is written up to the padded head size. */
-typedef void pkv_attention_values_fn(float *acc, int64_t acc_stride, bool starts,
-                                     const float *weights, int64_t num_rows,
-                                     const struct pkv_attention_tokens *values, int64_t head_size,
+/* acc[h][r][d] = sum over t = 0 ... num_tokens - 1, in this order, of weights[h][r][t] *
+ * value[h][t][d], each step one fused multiply-add; a weight of 0 has no effect, whatever the value. weights has the row
+ * stride PKV_ATTENTION_TILE and needs no alignment. acc is written up to the padded head size. Heads and then are as for
+ * scores. */
+typedef void pkv_attention_values_fn(float *acc, int64_t acc_stride, const float *weights,
+                                     int64_t num_rows, int64_t head_rows,
+                                     const struct pkv_attention_tokens *values,
+                                     const struct pkv_attention_tokens *then, int64_t head_size,
                                      float *scratch);
 
 /* Two partial results to one: with m = larger of max[r] and other_max[r], keep[r] = exp(max[r] - m), add[r] =

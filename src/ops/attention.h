@@ -122,8 +122,6 @@ enum pkv_status pkv_attention_reserve(struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,
                                       const char *function, struct pkv_error *error);
 
-enum { PKV_ATTENTION_UPCOMING = 32 * PKV_ATTENTION_MAX_ROWS };
-
 /* One part's scratch, carved out of 64-byte aligned memory. */
 struct pkv_attention_slot {
     struct pkv_attention_state state;
@@ -137,7 +135,6 @@ struct pkv_attention_slot {
     int64_t *offsets; /* [2][2][TILE]: of keys and values, this tile's and the next one's */
     char *staged_keys, *staged_values; /* [TILE][head] of fragmented layouts */
     int64_t *staged_offsets;           /* [2][TILE] */
-    int64_t *upcoming;                 /* [UPCOMING], rows of some tokens of all heads */
     int64_t query_stride;
 };
 

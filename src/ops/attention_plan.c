@@ -218,7 +218,6 @@ static struct pkv_attention_slot carve_slot(const struct pkv_paged_attention_pla
     slot.places = carve(carver, max_rows, sizeof(*slot.places));
     slot.offsets = carve(carver, 4 * tile, sizeof(int64_t));
     slot.staged_offsets = carve(carver, 2 * tile, sizeof(int64_t));
-    slot.upcoming = carve(carver, PKV_ATTENTION_UPCOMING, sizeof(int64_t));
     slot.staged_keys = carve(carver, tile * plan->head_size, sizeof(float));
     slot.staged_values = carve(carver, tile * value_row, sizeof(float));
     slot.bias = carve(carver, max_rows * tile, sizeof(float));

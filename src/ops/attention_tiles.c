@@ -25,10 +25,10 @@ struct walk {
     struct pkv_attention_rows rows; /* of the span */
     int64_t index;                  /* of the tile */
     struct tile tile;
-    struct tile next;  /* the tile that is read after it, maybe of another unit */
-    int64_t next_head; /* the head that is read first there */
-    int buffer;        /* which offsets are this tile's */
-    bool joins;        /* the tile's sums are merged into the top level */
+    struct tile next;                 /* the tile that is read after it, maybe of another unit */
+    int64_t next_head, next_head_end; /* the heads that are read there */
+    int buffer;                       /* which offsets are this tile's */
+    bool joins;                       /* the tile's sums are merged into the top level */
 };
 
 /* The last position that a row of the span sees, plus one. */
@@ -78,14 +78,14 @@ static struct tile locate(const struct walk *walk, int buffer,
 }
 
 /* The first tile after the span's last one: of the unit's next span, or of the part's next unit. */
-static struct tile locate_beyond(const struct walk *walk, struct pkv_attention_units units,
-                                 int64_t *head) {
+static struct tile locate_beyond(struct walk *walk, struct pkv_attention_units units) {
     struct pkv_attention_unit unit = *walk->unit;
     struct pkv_attention_span span = walk->span;
     do {
         while (pkv_attention_next_span(walk->job, &unit, &span)) {
             if (span.tile < span.tile_end) {
-                *head = unit.head;
+                walk->next_head = unit.head;
+                walk->next_head_end = unit.head_end;
                 return locate(walk, 1 - walk->buffer, &span, span.tile);
             }
         }
@@ -99,6 +99,7 @@ static bool is_in_fragments(const struct pkv_cache_part *part, int64_t head_size
     return head_size * part->element_bytes > part->fragment_bytes;
 }
 
+/* Keys or values. */
 struct side {
     const struct pkv_cache_part *part;
     int64_t head_size;
@@ -136,103 +137,20 @@ static void stage(const struct pkv_attention_job *job, const struct side *side, 
         side->staged_offsets[t] = t * from.head_bytes;
 }
 
-/* Tokens [first, first + num_tokens) of the walk's tile, one head of a side. */
-static struct pkv_attention_tokens tokens_of(const struct walk *walk, const struct side *side,
-                                             int64_t head, const int64_t *offsets, int64_t first,
-                                             int64_t num_tokens) {
-    if (is_in_fragments(side->part, side->head_size)) {
-        stage(walk->job, side, head, offsets + first, num_tokens);
-        return (struct pkv_attention_tokens){
-            .base = side->staged, .offsets = side->staged_offsets, .num_tokens = num_tokens};
-    }
+/* The tokens of a tile that some row sees, heads [head, head + num_heads). */
+static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t head,
+                                             int64_t num_heads, const struct tile *tile,
+                                             const int64_t *offsets) {
+    const struct pkv_cache_part *part = side->part;
     return (struct pkv_attention_tokens){
-        .base = (const char *)side->part->data + head * side->part->head_stride_bytes,
-        .offsets = offsets + first,
-        .num_tokens = num_tokens,
+        .base = (const char *)part->data + head * part->head_stride_bytes,
+        .offsets = offsets + tile->skip,
+        .num_tokens = tile->num_tokens - tile->skip,
+        .num_heads = num_heads,
+        .head_stride = part->head_stride_bytes,
+        .row_bytes = side->head_size * part->element_bytes,
+        .heads_together = part->head_stride_bytes < part->token_stride_bytes,
     };
-}
-
-/* Rows of a side that are read next, one head; no tokens: nothing is. */
-struct upcoming {
-    const struct side *side;
-    int64_t head;
-    const int64_t *offsets;
-    int64_t num_tokens;
-};
-
-static void announce(struct pkv_attention_tokens *tokens, const struct upcoming *next) {
-    const struct pkv_cache_part *part = next->side->part;
-    if (next->num_tokens <= 0 || is_in_fragments(part, next->side->head_size))
-        return;
-    tokens->next_base = (const char *)part->data + next->head * part->head_stride_bytes;
-    tokens->next_offsets = next->offsets;
-    tokens->num_next = next->num_tokens;
-}
-
-/* Heads of one token that are neighbours in memory are read together, so many tokens at a time: then memory is read in
- * order. Else a tile of a head is read at once. */
-enum { TOKENS_OF_ALL_HEADS = 32 };
-
-static bool reads_all_heads(const struct walk *walk, const struct side *side) {
-    return side->part->head_stride_bytes < side->part->token_stride_bytes &&
-           walk->unit->head_end - walk->unit->head > 1 &&
-           !is_in_fragments(side->part, side->head_size);
-}
-
-/* The upcoming rows of all heads in the order of memory: as many for each head that is read meanwhile. Returns how
- * many that is. */
-static int64_t line_up(const struct walk *walk, const struct upcoming *next) {
-    const int64_t num_heads = walk->unit->head_end - walk->unit->head;
-    const int64_t count =
-        next->num_tokens < TOKENS_OF_ALL_HEADS ? next->num_tokens : TOKENS_OF_ALL_HEADS;
-    int64_t *to = walk->slot->upcoming;
-    if (next->num_tokens <= 0 || !reads_all_heads(walk, next->side))
-        return 0;
-    for (int64_t t = 0; t < count; t++) {
-        for (int64_t h = 0; h < num_heads; h++)
-            *to++ = next->offsets[t] + h * next->side->part->head_stride_bytes;
-    }
-    return count;
-}
-
-typedef void product_fn(const struct walk *walk, int64_t head,
-                        const struct pkv_attention_tokens *tokens, int64_t first);
-
-/* One product of the tile, some tokens of all heads at a time. */
-static void for_tokens_of_all_heads(struct walk *walk, const struct side *side,
-                                    const int64_t *offsets, const struct upcoming *then,
-                                    product_fn *fn) {
-    const struct pkv_attention_unit *unit = walk->unit;
-    const int64_t num_tokens = walk->tile.num_tokens;
-    for (int64_t first = walk->tile.skip, count; first < num_tokens; first += count) {
-        const int64_t left = num_tokens - first;
-        count = left < TOKENS_OF_ALL_HEADS ? left : TOKENS_OF_ALL_HEADS;
-        const struct upcoming after = {side, unit->head, offsets + first + count, left - count};
-        const struct upcoming *next = left > count ? &after : then;
-        const int64_t num_next = line_up(walk, next);
-        for (int64_t head = unit->head; head < unit->head_end; head++) {
-            struct pkv_attention_tokens tokens = tokens_of(walk, side, head, offsets, first, count);
-            const struct upcoming share = {next->side, next->head,
-                                           walk->slot->upcoming + (head - unit->head) * num_next,
-                                           num_next};
-            announce(&tokens, &share);
-            fn(walk, head, &tokens, first);
-        }
-    }
-}
-
-/* One product of the tile, all tokens of a head at a time. */
-static void for_tokens_of_each_head(struct walk *walk, const struct side *side,
-                                    const int64_t *offsets, const struct upcoming *then,
-                                    product_fn *fn) {
-    const struct pkv_attention_unit *unit = walk->unit;
-    const int64_t skip = walk->tile.skip, count = walk->tile.num_tokens - skip;
-    for (int64_t head = unit->head; head < unit->head_end; head++) {
-        struct pkv_attention_tokens tokens = tokens_of(walk, side, head, offsets, skip, count);
-        const struct upcoming next_head = {side, head + 1, offsets + skip, count};
-        announce(&tokens, head + 1 < unit->head_end ? &next_head : then);
-        fn(walk, head, &tokens, skip);
-    }
 }
 
 /* The first row of a head in the arrays of the slot and of a level. */
@@ -240,14 +158,38 @@ static int64_t row_of(const struct walk *walk, int64_t head) {
     return (head - walk->unit->head) * walk->rows.head_rows + walk->rows.first;
 }
 
+typedef void product_fn(const struct walk *walk, int64_t head,
+                        const struct pkv_attention_tokens *tokens,
+                        const struct pkv_attention_tokens *then);
+
+/* One product of the tile, all heads. */
+static void for_all_heads(const struct walk *walk, const struct side *side, const int64_t *offsets,
+                          const struct pkv_attention_tokens *then, product_fn *fn) {
+    const struct pkv_attention_unit *unit = walk->unit;
+    const struct tile *tile = &walk->tile;
+    if (!is_in_fragments(side->part, side->head_size)) {
+        const struct pkv_attention_tokens tokens =
+            tokens_of(side, unit->head, unit->head_end - unit->head, tile, offsets);
+        fn(walk, unit->head, &tokens, then);
+        return;
+    }
+    for (int64_t head = unit->head; head < unit->head_end; head++) {
+        struct pkv_attention_tokens tokens = tokens_of(side, head, 1, tile, offsets);
+        stage(walk->job, side, head, tokens.offsets, tokens.num_tokens);
+        tokens.base = side->staged;
+        tokens.offsets = side->staged_offsets;
+        fn(walk, head, &tokens, head + 1 < unit->head_end ? NULL : then);
+    }
+}
+
 static void score(const struct walk *walk, int64_t head, const struct pkv_attention_tokens *keys,
-                  int64_t first) {
+                  const struct pkv_attention_tokens *then) {
     const struct pkv_attention_job *job = walk->job;
     const struct pkv_attention_slot *slot = walk->slot;
     const int64_t row = row_of(walk, head);
-    job->scores(slot->scores + row * PKV_ATTENTION_TILE + first,
+    job->scores(slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip,
                 slot->query + row * slot->query_stride, slot->query_stride, walk->rows.num_rows,
-                keys, job->plan->head_size, slot->scratch);
+                walk->rows.head_rows, keys, then, job->plan->head_size, slot->scratch);
 }
 
 /* Where the sums of the tile go: a new level, or one that is merged into the top level afterwards. */
@@ -256,14 +198,15 @@ static int64_t level_of_tile(const struct walk *walk) {
 }
 
 static void add_values(const struct walk *walk, int64_t head,
-                       const struct pkv_attention_tokens *values, int64_t first) {
+                       const struct pkv_attention_tokens *values,
+                       const struct pkv_attention_tokens *then) {
     const struct pkv_attention_job *job = walk->job;
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_attention_state *state = &slot->state;
     const int64_t row = row_of(walk, head);
     job->values(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
-                first == walk->tile.skip, slot->scores + row * PKV_ATTENTION_TILE + first,
-                walk->rows.num_rows, values, job->plan->value_head_size, slot->scratch);
+                slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
+                walk->rows.head_rows, values, then, job->plan->value_head_size, slot->scratch);
 }
 
 static void weigh(const struct walk *walk, int64_t head) {
@@ -285,7 +228,7 @@ static void weigh(const struct walk *walk, int64_t head) {
                                     pkv_attention_sum(&slot->state, level, row));
 }
 
-static void attend(struct walk *walk) {
+static void attend(const struct walk *walk) {
     const struct pkv_attention_job *job = walk->job;
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_attention_unit *unit = walk->unit;
@@ -294,17 +237,21 @@ static void attend(struct walk *walk) {
                               slot->staged_offsets};
     const struct side values = {&job->value, job->plan->value_head_size, slot->staged_values,
                                 slot->staged_offsets + PKV_ATTENTION_TILE};
-    const struct upcoming then_values = {&values, unit->head, tile->value_offsets + tile->skip,
-                                         tile->num_tokens - tile->skip};
-    const struct upcoming then_keys = {&keys, walk->next_head,
-                                       next->num_tokens ? next->key_offsets + next->skip : NULL,
-                                       next->num_tokens - next->skip};
-    (reads_all_heads(walk, &keys) ? for_tokens_of_all_heads : for_tokens_of_each_head)(
-        walk, &keys, tile->key_offsets, &then_values, score);
+    const int64_t num_heads = unit->head_end - unit->head;
+    const struct pkv_attention_tokens then_values =
+        tokens_of(&values, unit->head, num_heads, tile, tile->value_offsets);
+    struct pkv_attention_tokens then_keys;
+    if (next->num_tokens)
+        then_keys = tokens_of(&keys, walk->next_head, walk->next_head_end - walk->next_head, next,
+                              next->key_offsets);
+    for_all_heads(walk, &keys, tile->key_offsets,
+                  is_in_fragments(values.part, values.head_size) ? NULL : &then_values, score);
     for (int64_t head = unit->head; head < unit->head_end; head++)
         weigh(walk, head);
-    (reads_all_heads(walk, &values) ? for_tokens_of_all_heads : for_tokens_of_each_head)(
-        walk, &values, tile->value_offsets, &then_keys, add_values);
+    for_all_heads(walk, &values, tile->value_offsets,
+                  next->num_tokens == 0 || is_in_fragments(keys.part, keys.head_size) ? NULL
+                                                                                      : &then_keys,
+                  add_values);
 }
 
 /* Tiles [first, end) of the walk's span; units are those that come after its unit. */
@@ -316,10 +263,11 @@ static void attend_tiles(struct walk *walk, int64_t first, int64_t end,
         walk->tile = locate(walk, walk->buffer, &walk->span, first);
     for (int64_t index = first; index < end; index++) {
         walk->next_head = walk->unit->head;
+        walk->next_head_end = walk->unit->head_end;
         if (index + 1 < end)
             walk->next = locate(walk, 1 - walk->buffer, &walk->span, index + 1);
         else if (units)
-            walk->next = locate_beyond(walk, *units, &walk->next_head);
+            walk->next = locate_beyond(walk, *units);
         else
             walk->next = (struct tile){0};
         pkv_attention_see_tile(job, slot, walk->rows.first, walk->rows.num_rows, index,

@@ -15,9 +15,9 @@
 
 enum {
     MAX_GAP = 9,
-    /* Larger cases than these many products are rare: they would find nothing else. */
-    MANY_PRODUCTS = 60000,
-    ROWS_BYTES = PKV_ATTENTION_TILE * (PKV_ATTENTION_MAX_HEAD_SIZE + MAX_GAP) * 4
+    MAX_BLOCK = 32, /* of tokens; or all of them are one block */
+    ROWS_BYTES = (PKV_ATTENTION_TILE + MAX_BLOCK) * ATTENTION_MAX_HEADS *
+                 (PKV_ATTENTION_MAX_HEAD_SIZE + MAX_GAP) * 4
 };
 
 /* A canary is a signalling NaN, so that a kernel that reads one shows it. */
@@ -84,66 +84,102 @@ float attention_random(struct test_rng *rng, int style) {
 /* ---- keys or values ---- */
 
 void attention_rows_make(struct attention_rows *rows, const char *name, const char *offsets_name,
-                         const char *next_name) {
+                         const char *then_name) {
     rows->data = kern_buffer_make(name, ROWS_BYTES);
     rows->offsets = kern_buffer_make(offsets_name, PKV_ATTENTION_TILE * 8);
-    rows->next_offsets = kern_buffer_make(next_name, PKV_ATTENTION_TILE * 8);
+    rows->then_offsets = kern_buffer_make(then_name, PKV_ATTENTION_TILE * 8);
 }
 
 static int64_t *last_offsets(const struct kern_buffer *buffer, int64_t count) {
     return (int64_t *)(void *)(buffer->data + buffer->bytes - count * 8);
 }
 
-/* What comes next is a hint: the rows may be there, be forbidden, or be none. */
-static void place_next(struct attention_rows *rows, struct test_rng *rng, int64_t row_bytes) {
-    const int64_t kind = test_rng_below(rng, 4);
-    const int64_t count = kind == 0 ? 0 : test_rng_between(rng, 1, PKV_ATTENTION_TILE);
-    int64_t *offsets = last_offsets(rows->next_offsets, count);
-    for (int64_t i = 0; i < count; i++)
-        offsets[i] = kind == 1 ? -test_rng_between(rng, 1, 4000)
-                               : test_rng_below(rng, rows->data->bytes - row_bytes + 1);
-    rows->tokens.num_next = count;
-    rows->tokens.next_base = count == 0 ? NULL : (const char *)rows->data->data;
-    rows->tokens.next_offsets = count == 0 ? NULL : offsets;
+static int64_t random_gap(struct test_rng *rng, int64_t bytes) {
+    return bytes * (test_rng_below(rng, 2) * test_rng_below(rng, MAX_GAP));
 }
 
-void attention_rows_place(struct attention_rows *rows, struct test_rng *rng, int type,
-                          int64_t num_tokens, int64_t head_size, bool repeats) {
-    const int64_t bytes = attention_bytes(type), row_bytes = head_size * bytes;
-    const int64_t step =
-        row_bytes + bytes * (test_rng_below(rng, 2) * test_rng_below(rng, MAX_GAP));
-    const int64_t room = rows->data->bytes - (num_tokens - 1) * step - row_bytes;
+/* Finds room for rows of elements of `bytes`. The caller says how many there are. Memory is blocks of tokens: in a
+ * block the heads of a token lie together, or the tokens of a head. */
+static void place_tokens(struct pkv_attention_tokens *tokens, int64_t *offsets,
+                         const struct kern_buffer *data, struct test_rng *rng, int64_t bytes,
+                         bool repeats) {
+    const int64_t num_tokens = tokens->num_tokens, num_heads = tokens->num_heads;
+    const int64_t largest = num_tokens < MAX_BLOCK ? num_tokens : MAX_BLOCK;
+    const int64_t block =
+        test_rng_below(rng, 3) == 0 ? num_tokens : test_rng_between(rng, 1, largest);
+    const bool heads_together = test_rng_below(rng, 2) == 0;
+    const int64_t near = tokens->row_bytes + random_gap(rng, bytes);
+    const int64_t far = ((heads_together ? num_heads : block) - 1) * near + tokens->row_bytes +
+                        random_gap(rng, bytes);
+    const int64_t block_stride = (heads_together ? block : num_heads) * far;
+    const int64_t token_stride = heads_together ? far : near;
+    const int64_t head_stride = heads_together ? near : far;
+    const int64_t last =
+        (num_tokens - 1) / block * block_stride + (num_tokens - 1) % block * token_stride;
+    const int64_t room = data->bytes - last - (num_heads - 1) * head_stride - tokens->row_bytes;
     const int64_t kind = test_rng_below(rng, 3);
     const int64_t first = kind == 0   ? 0
                           : kind == 1 ? room
                                       : test_rng_below(rng, room / bytes + 1) * bytes;
-    const int64_t base = test_rng_below(rng, 2) * test_rng_below(rng, rows->data->bytes);
+    const int64_t base = test_rng_below(rng, 2) * test_rng_below(rng, data->bytes);
     const bool is_sorted = test_rng_below(rng, 3) == 0;
-    int64_t order[PKV_ATTENTION_TILE], *offsets = last_offsets(rows->offsets, num_tokens);
+    int64_t order[PKV_ATTENTION_TILE];
     test_rng_permutation(rng, order, num_tokens);
     for (int64_t t = 0; t < num_tokens; t++) {
         const int64_t place = repeats && test_rng_below(rng, 4) == 0
                                   ? test_rng_below(rng, num_tokens)
                                   : (is_sorted ? t : order[t]);
-        offsets[t] = first + place * step - base;
+        offsets[t] = first + place / block * block_stride + place % block * token_stride - base;
     }
-    rows->tokens.base = (const char *)rows->data->data + base;
-    rows->tokens.offsets = offsets;
-    rows->tokens.num_tokens = num_tokens;
-    place_next(rows, rng, row_bytes);
+    tokens->base = (const char *)data->data + base;
+    tokens->offsets = offsets;
+    tokens->head_stride = head_stride;
+    tokens->heads_together = heads_together;
 }
 
-char *attention_rows_at(const struct attention_rows *rows, int64_t token) {
+void attention_rows_place(struct attention_rows *rows, struct test_rng *rng, int type,
+                          bool repeats) {
+    const int64_t bytes = attention_bytes(type);
+    rows->tokens = (struct pkv_attention_tokens){.num_tokens = attention_now.num_tokens,
+                                                 .num_heads = attention_now.num_heads,
+                                                 .row_bytes = attention_now.head_size * bytes};
+    place_tokens(&rows->tokens, last_offsets(rows->offsets, attention_now.num_tokens), rows->data,
+                 rng, bytes, repeats);
+}
+
+const struct pkv_attention_tokens *attention_rows_then(struct attention_rows *rows,
+                                                       struct test_rng *rng) {
+    struct pkv_attention_tokens *then = &rows->then;
+    const int64_t kind = test_rng_below(rng, 6);
+    if (kind < 2)
+        return kind == 0 ? NULL : &rows->tokens;
+    then->num_tokens = test_rng_between(rng, 1, PKV_ATTENTION_TILE);
+    then->num_heads = test_rng_between(rng, 1, ATTENTION_MAX_HEADS);
+    then->row_bytes = test_rng_below(rng, 2) == 0
+                          ? rows->tokens.row_bytes
+                          : 2 * test_rng_between(rng, 1, 2 * PKV_ATTENTION_MAX_HEAD_SIZE);
+    int64_t *offsets = last_offsets(rows->then_offsets, then->num_tokens);
+    place_tokens(then, offsets, rows->data, rng, 2, false);
+    if (kind == 2) {
+        /* Forbidden: rows may be fetched, but not read. */
+        then->base = (const char *)rows->data->data;
+        for (int64_t t = 0; t < then->num_tokens; t++)
+            offsets[t] = -test_rng_between(rng, 1, 4000);
+    }
+    return then;
+}
+
+char *attention_rows_at(const struct attention_rows *rows, int64_t head, int64_t token) {
     return (char *)rows->data->data + (rows->tokens.base - (const char *)rows->data->data) +
-           rows->tokens.offsets[token];
+           rows->tokens.offsets[token] + head * rows->tokens.head_stride;
 }
 
 void attention_rows_fill(const struct attention_rows *rows, struct test_rng *rng, int type,
                          bool *poisoned) {
     const struct num_format *format = format_of(type);
-    const int64_t bytes = attention_bytes(type);
-    for (int64_t t = 0; t < rows->tokens.num_tokens; t++) {
-        char *row = attention_rows_at(rows, t);
+    const int64_t bytes = attention_bytes(type), num_tokens = rows->tokens.num_tokens;
+    for (int64_t i = 0; i < rows->tokens.num_heads * num_tokens; i++) {
+        char *row = attention_rows_at(rows, i / num_tokens, i % num_tokens);
         const bool is_poisoned =
             attention_now.style == ATTENTION_SPECIAL && test_rng_below(rng, 5) == 0;
         const bool everywhere = is_poisoned && test_rng_below(rng, 2) == 0;
@@ -155,22 +191,24 @@ void attention_rows_fill(const struct attention_rows *rows, struct test_rng *rng
             num_write(format, row + test_rng_below(rng, attention_now.head_size) * bytes,
                       special_code(format, rng));
         if (poisoned)
-            poisoned[t] = is_poisoned;
+            poisoned[i] = is_poisoned;
     }
 }
 
 void attention_rows_move(struct attention_rows *to, const struct attention_rows *from,
                          struct test_rng *rng, int type) {
-    const int64_t num_tokens = from->tokens.num_tokens;
-    attention_rows_place(to, rng, type, num_tokens, attention_now.head_size, false);
-    for (int64_t t = 0; t < num_tokens; t++)
-        memcpy(attention_rows_at(to, t), attention_rows_at(from, t),
-               (size_t)(attention_now.head_size * attention_bytes(type)));
+    attention_rows_place(to, rng, type, false);
+    for (int64_t h = 0; h < from->tokens.num_heads; h++) {
+        for (int64_t t = 0; t < from->tokens.num_tokens; t++)
+            memcpy(attention_rows_at(to, h, t), attention_rows_at(from, h, t),
+                   (size_t)from->tokens.row_bytes);
+    }
 }
 
-void attention_rows_decode(const struct attention_rows *rows, int type, float *floats) {
+void attention_rows_decode(const struct attention_rows *rows, int type, int64_t head,
+                           float *floats) {
     for (int64_t t = 0; t < rows->tokens.num_tokens; t++) {
-        const char *row = attention_rows_at(rows, t);
+        const char *row = attention_rows_at(rows, head, t);
         for (int64_t d = 0; d < attention_now.head_size; d++)
             *floats++ = attention_decode(type, row + d * attention_bytes(type));
     }
@@ -198,24 +236,40 @@ void attention_floats_place(struct attention_floats *floats, struct test_rng *rn
     floats->count = count;
 }
 
-static void check_canary(const struct attention_floats *floats, int64_t index) {
+static bool is_canary(const struct attention_floats *floats, int64_t index) {
     uint32_t bits;
     memcpy(&bits, floats->data + index, sizeof(bits));
-    if (bits != canary)
-        kern_fail("wrote float %" PRId64 " of %s, which has %" PRId64, index, floats->buffer->name,
-                  floats->count);
+    return bits == canary;
+}
+
+void attention_floats_check_one(const struct attention_floats *floats, int64_t index) {
+    if (!is_canary(floats, index))
+        kern_fail("wrote float %" PRId64 " of %s, which has %" PRId64 " and not all to be written",
+                  index, floats->buffer->name, floats->count);
+}
+
+void attention_floats_check_written(const struct attention_floats *floats, int64_t index) {
+    if (is_canary(floats, index))
+        kern_fail("did not write float %" PRId64 " of %s", index, floats->buffer->name);
+}
+
+void attention_floats_check_some(const struct attention_floats *floats, int64_t first,
+                                 int64_t end) {
+    if (first >= end)
+        return;
+    attention_floats_check_one(floats, first);
+    /* Quick as long as all are like the first one. */
+    const float *from = floats->data + first;
+    if (memcmp(from, from + 1, (size_t)(end - first - 1) * sizeof(float)) == 0)
+        return;
+    for (int64_t i = first; i < end; i++)
+        attention_floats_check_one(floats, i);
 }
 
 void attention_floats_check(const struct attention_floats *floats) {
     const int64_t first = floats->data - (float *)(void *)floats->buffer->data;
-    for (int64_t i = -first; i < 0; i++)
-        check_canary(floats, i);
-    for (int64_t i = floats->count; i < buffer_floats(floats) - first; i++)
-        check_canary(floats, i);
-}
-
-void attention_floats_check_one(const struct attention_floats *floats, int64_t index) {
-    check_canary(floats, index);
+    attention_floats_check_some(floats, -first, 0);
+    attention_floats_check_some(floats, floats->count, buffer_floats(floats) - first);
 }
 
 /* ---- other calls of the same kernel ---- */
@@ -272,7 +326,7 @@ static void run_size(const struct kern *kern, void (*run)(const struct kern *ker
         if (any_head)
             head_size = test_rng_below(kern->rng, 3) == 0 ? PICK(kern->rng, large_heads)
                                                           : test_rng_between(kern->rng, 1, 40);
-        if (may_be_large || head_size * num_rows * num_tokens < MANY_PRODUCTS)
+        if (may_be_large || head_size * num_rows * num_tokens < ATTENTION_MANY_PRODUCTS)
             break;
     }
     attention_now = (struct attention_case){
@@ -281,7 +335,9 @@ static void run_size(const struct kern *kern, void (*run)(const struct kern *ker
         .num_rows = num_rows,
         .num_tokens = num_tokens,
         .stride = attention_padded(head_size) + 16 * test_rng_below(kern->rng, 4),
-        .style = (int)test_rng_below(kern->rng, ATTENTION_NUM_STYLES)};
+        .style = (int)test_rng_below(kern->rng, ATTENTION_NUM_STYLES),
+        .num_heads = 1,
+        .head_rows = num_rows};
     kern_count_case();
     run(kern);
 }

@@ -14,7 +14,12 @@
 /* The error of one rounding to a denormal float32. */
 #define ATTENTION_TINY 0x1p-149
 
-enum { ATTENTION_MAX_STRIDE = PKV_ATTENTION_MAX_HEAD_SIZE + 64 };
+enum {
+    ATTENTION_MAX_STRIDE = PKV_ATTENTION_MAX_HEAD_SIZE + 64,
+    ATTENTION_MAX_HEADS = 8,
+    /* Larger cases than these many products are rare: they would find nothing else. */
+    ATTENTION_MANY_PRODUCTS = 60000
+};
 
 /* Numbers of middling size; of all exponents that cannot overflow a sum; denormal ones; middling with some that are
  * infinite or not a number. */
@@ -26,11 +31,13 @@ enum attention_style {
     ATTENTION_NUM_STYLES
 };
 
-/* The case that runs. */
+/* The case that runs. It has one head, unless its family gives it more: num_rows are then those of each, and those of
+ * head h begin at row h * head_rows. */
 struct attention_case {
     const char *group;
     int64_t head_size, num_rows, num_tokens, stride;
     int style;
+    int64_t num_heads, head_rows;
 };
 
 extern struct attention_case attention_now;
@@ -52,33 +59,38 @@ float attention_random(struct test_rng *rng, int style);
 
 /* ---- keys or values ---- */
 
-/* The rows of the tokens of a tile, in a buffer of their own, as the kernels get them. */
+/* The rows of a tile, in a buffer of their own, and those that are read after them, as the kernels get them. */
 struct attention_rows {
-    const struct kern_buffer *data, *offsets, *next_offsets;
-    struct pkv_attention_tokens tokens;
+    const struct kern_buffer *data, *offsets, *then_offsets;
+    struct pkv_attention_tokens tokens, then;
 };
 
 void attention_rows_make(struct attention_rows *rows, const char *name, const char *offsets_name,
-                         const char *next_name);
+                         const char *then_name);
 
-/* Gives every token a row: side by side or apart, in any order, against an end of the buffer or anywhere; some
- * tokens share one if repeats. Invents rows to be fetched next, too. */
+/* Gives every token and head of attention_now a row: the heads of a token or some tokens of a head side by side or
+ * apart, tokens in any order, all against an end of the buffer or anywhere; some tokens share a place if repeats. */
 void attention_rows_place(struct attention_rows *rows, struct test_rng *rng, int type,
-                          int64_t num_tokens, int64_t head_size, bool repeats);
+                          bool repeats);
 
-char *attention_rows_at(const struct attention_rows *rows, int64_t token);
+/* Invents what is read after them: other heads and tokens of another size, forbidden rows, the same rows, or NULL. */
+const struct pkv_attention_tokens *attention_rows_then(struct attention_rows *rows,
+                                                       struct test_rng *rng);
 
-/* Fills them with numbers of the style of attention_now; of a special style, some rows of some tokens hold what is
- * not finite: those in `poisoned`, nullable. */
+char *attention_rows_at(const struct attention_rows *rows, int64_t head, int64_t token);
+
+/* Fills them with numbers of the style of attention_now; of a special style, some rows hold what is not finite: those
+ * in `poisoned`, nullable: [head][num_tokens]. */
 void attention_rows_fill(const struct attention_rows *rows, struct test_rng *rng, int type,
                          bool *poisoned);
 
-/* The same rows at other places, with other hints. */
+/* The same rows at other places. */
 void attention_rows_move(struct attention_rows *to, const struct attention_rows *from,
                          struct test_rng *rng, int type);
 
-/* As float: floats[token * head_size + element]. */
-void attention_rows_decode(const struct attention_rows *rows, int type, float *floats);
+/* Those of a head as float: floats[token * head_size + element]. */
+void attention_rows_decode(const struct attention_rows *rows, int type, int64_t head,
+                           float *floats);
 
 /* ---- float arrays ---- */
 
@@ -99,6 +111,12 @@ void attention_floats_check(const struct attention_floats *floats);
 
 /* Fails the kernel unless this element of the array, which is not to be written, is still a canary. */
 void attention_floats_check_one(const struct attention_floats *floats, int64_t index);
+
+/* The same of elements [first, end). */
+void attention_floats_check_some(const struct attention_floats *floats, int64_t first, int64_t end);
+
+/* Fails the kernel unless this element of the array, which is to be written, no longer is a canary. */
+void attention_floats_check_written(const struct attention_floats *floats, int64_t index);
 
 /* Equal in all that can reach an output: neither the sign of a zero nor the bits of what is not a number can. */
 static inline bool attention_same(float a, float b) {

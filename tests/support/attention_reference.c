@@ -73,9 +73,9 @@ static double score_of(const struct attn_ref_options *options, const struct attn
     }
     score = scale * product;
     magnitude *= fabs(scale);
-    *error = ((double)size + 10) * unit * magnitude;
+    *error = (fmin((double)size, (double)size / 4 + 9) + 10) * unit * magnitude;
     if (options->has_bf16_products) {
-        *error += 1.01 * unit_bf16 * magnitude;
+        *error += ((double)size * unit + 1.01 * unit_bf16) * magnitude;
     }
     if (options->softcap != 0) {
         score = options->softcap * tanh(score / options->softcap);

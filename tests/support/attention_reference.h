@@ -56,7 +56,8 @@ struct attn_ref_row {
  * The bounds, with u = 2^-24, D = head_size, and s(j), m, p(j), L the exact scores, their maximum, the
  * probabilities and the sum of exp(s(j) - m):
  *
- *   score    a chain of D fused multiply-adds is off by D u A(j), A(j) = scale * sum of |q(d) k(d)|. Scaling, the
+ *   score    four chains of at most D / 4 + 6 fused multiply-adds and three additions are off by c u A(j), c = D / 4 + 9
+ *            or D if that is less, A(j) = scale * sum of |q(d) k(d)|; bfloat16 products are one chain, c = D. Scaling, the
  *            cap's division and product, ALiBi, mask: one rounding each of something no larger than A(j) or
  *            |cap| + |ALiBi| + |mask|; tanh itself 2^-21 of the cap. tanh does not widen an error.
  *   weight   a score off by e makes it off by the factor exp(e). exp adds the rounding of its argument, times

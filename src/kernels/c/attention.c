@@ -47,37 +47,48 @@ static float combine(float kept, float keep, float added, float add) {
     return fmaf(added, add, kept * keep);
 }
 
+static const char *row_of(const struct pkv_attention_tokens *tokens, int64_t head, int64_t t) {
+    return tokens->base + tokens->offsets[t] + head * tokens->head_stride;
+}
+
 #define DEFINE_TYPE(type, bytes)                                                                   \
-    static void scores_##type(float *scores, const float *query, int64_t query_stride,             \
-                              int64_t num_rows, const struct pkv_attention_tokens *keys,           \
-                              int64_t head_size, float *scratch) {                                 \
+    static void scores_##type(                                                                     \
+        float *scores, const float *query, int64_t query_stride, int64_t num_rows,                 \
+        int64_t head_rows, const struct pkv_attention_tokens *keys,                                \
+        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {              \
+        (void)then;                                                                                \
         (void)scratch;                                                                             \
-        for (int64_t r = 0; r < num_rows; r++) {                                                   \
+        for (int64_t i = 0; i < keys->num_heads * num_rows; i++) {                                 \
+            const int64_t head = i / num_rows, row = head * head_rows + i % num_rows;              \
             for (int64_t t = 0; t < keys->num_tokens; t++) {                                       \
-                float sum = 0;                                                                     \
-                for (int64_t d = 0; d < head_size; d++)                                            \
-                    sum = fmaf(query[r * query_stride + d],                                        \
-                               load_##type(keys->base + keys->offsets[t] + d * bytes), sum);       \
-                scores[r * PKV_ATTENTION_TILE + t] = sum;                                          \
+                const char *key = row_of(keys, head, t);                                           \
+                float sums[4] = {0};                                                               \
+                for (int64_t d = 0; d < head_size; d++) {                                          \
+                    float *sum = &sums[d * bytes / PKV_ATTENTION_QUARTER % 4];                     \
+                    *sum =                                                                         \
+                        fmaf(query[row * query_stride + d], load_##type(key + d * bytes), *sum);   \
+                }                                                                                  \
+                scores[row * PKV_ATTENTION_TILE + t] = sums[0] + sums[1] + sums[2] + sums[3];      \
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    static void values_##type(float *acc, int64_t acc_stride, bool starts, const float *weights,   \
-                              int64_t num_rows, const struct pkv_attention_tokens *values,         \
-                              int64_t head_size, float *scratch) {                                 \
+    static void values_##type(                                                                     \
+        float *acc, int64_t acc_stride, const float *weights, int64_t num_rows, int64_t head_rows, \
+        const struct pkv_attention_tokens *values, const struct pkv_attention_tokens *then,        \
+        int64_t head_size, float *scratch) {                                                       \
+        (void)then;                                                                                \
         (void)scratch;                                                                             \
-        for (int64_t r = 0; r < num_rows; r++) {                                                   \
+        for (int64_t i = 0; i < values->num_heads * num_rows; i++) {                               \
+            const int64_t head = i / num_rows, row = head * head_rows + i % num_rows;              \
             for (int64_t d = 0; d < pkv_attention_padded(head_size); d++) {                        \
-                float sum = starts ? 0 : acc[r * acc_stride + d];                                  \
+                float sum = 0;                                                                     \
                 for (int64_t t = 0; t < values->num_tokens && d < head_size; t++) {                \
-                    const float weight = weights[r * PKV_ATTENTION_TILE + t];                      \
+                    const float weight = weights[row * PKV_ATTENTION_TILE + t];                    \
                     if (weight != 0)                                                               \
-                        sum =                                                                      \
-                            fmaf(weight,                                                           \
-                                 load_##type(values->base + values->offsets[t] + d * bytes), sum); \
+                        sum = fmaf(weight, load_##type(row_of(values, head, t) + d * bytes), sum); \
                 }                                                                                  \
-                acc[r * acc_stride + d] = sum;                                                     \
+                acc[row * acc_stride + d] = sum;                                                   \
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \

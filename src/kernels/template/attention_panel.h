@@ -16,53 +16,147 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "kernels/template/unroll.h"
 
 enum { PANEL = 2 * FVEC_LANES, CHUNK_BYTES = 4 * FVEC_LANES, ATTENTION_LINE_BYTES = 64 };
 
-/* Arrays of vectors are registers only if every loop over them is unrolled. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* FILL_ROWS of the rows to come are fetched while a panel is filled, the others while it is used: an even flow. */
-enum { AHEAD_ROWS = 32, FILL_ROWS = PANEL * 3 / 8 };
-
-/* Rows that are fetched while there is arithmetic to do, in the order in which they are read, a few KiB ahead: that is
- * what the processor's own prefetchers follow. Fetching a whole tile ahead, or lines in another order, took 1.2 to
- * 1.5 times as long. */
-struct ahead {
-    int64_t num_rows, row_bytes;
-    int64_t next; /* row */
-    const char *rows[AHEAD_ROWS];
+/* Some tokens of a head. */
+struct step {
+    int64_t head, first, end;
+    int64_t width; /* tokens that are read before another head's turn comes */
 };
 
-/* Rows [first, first + count) of the tokens, and of those that are read next. */
-static inline void look_ahead(struct ahead *ahead, const struct pkv_attention_tokens *tokens,
-                              int64_t first, int64_t count, int64_t row_bytes) {
-    ahead->num_rows = 0;
-    ahead->row_bytes = row_bytes;
-    ahead->next = 0;
-    for (int64_t t = first; t < first + count; t++) {
-        const int64_t beyond = t - tokens->num_tokens;
-        if (beyond < 0)
-            ahead->rows[ahead->num_rows++] = tokens->base + tokens->offsets[t];
-        else if (beyond < tokens->num_next)
-            ahead->rows[ahead->num_rows++] = tokens->next_base + tokens->next_offsets[beyond];
+/* Steps of at least `at_least` tokens. Where heads lie together and are read in turn, the tokens of a step, all heads of
+ * them, and as many that are fetched ahead should find room in the first cache. */
+static inline struct step first_step(const struct pkv_attention_tokens *tokens, int64_t at_least) {
+    const int64_t usual = tokens->heads_together ? 16 : 32;
+    struct step step = {.width = usual < at_least ? at_least : usual};
+    step.end = tokens->num_tokens < step.width ? tokens->num_tokens : step.width;
+    return step;
+}
+
+/* The step after *step in the order of memory. Returns false after the last. */
+static inline bool next_step(struct step *step, const struct pkv_attention_tokens *tokens) {
+    if (tokens->heads_together) {
+        if (++step->head < tokens->num_heads)
+            return true;
+        step->head = 0;
+        step->first += step->width;
+    } else {
+        step->first += step->width;
+        if (step->first >= tokens->num_tokens) {
+            step->first = 0;
+            step->head++;
+        }
+    }
+    const int64_t left = tokens->num_tokens - step->first;
+    step->end = step->first + (left < step->width ? left : step->width);
+    return left > 0 && step->head < tokens->num_heads;
+}
+
+/* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
+ * read meanwhile: that is what the processor's own prefetchers follow. Fetching a whole tile ahead, or lines in another
+ * order, took 1.2 to 1.5 times as long. */
+struct ahead {
+    const char *line, *end;             /* what is left of some adjacent rows */
+    const char *next, *next_end;        /* the adjacent rows behind them; next_end NULL: none */
+    struct pkv_attention_tokens tokens; /* num_heads 0: nothing is left */
+    const struct pkv_attention_tokens *then; /* nullable: what is read after these */
+    int64_t token, head;                     /* the row behind the adjacent ones */
+};
+
+static inline void look_at(struct ahead *ahead, const struct pkv_attention_tokens *tokens,
+                           int64_t token) {
+    ahead->token = token;
+    ahead->head = 0;
+    if (tokens == NULL) {
+        ahead->tokens.num_heads = 0;
+        return;
+    }
+    ahead->tokens = *tokens;
+    if (tokens->heads_together && tokens->head_stride == tokens->row_bytes) {
+        ahead->tokens.row_bytes *= tokens->num_heads;
+        ahead->tokens.num_heads = 1;
+        ahead->tokens.heads_together = false;
     }
 }
 
-/* A macro: gcc takes a function that only prefetches for one without effect, and drops it. */
-#define FETCH_ROW(ahead, row)                                                                      \
+/* Rows that are looked at in one go. */
+enum { MAX_ADJACENT = 32 };
+
+/* The next adjacent rows. */
+static inline void next_rows(struct ahead *ahead) {
+    const struct pkv_attention_tokens *tokens = &ahead->tokens;
+    int64_t end = tokens->offsets[ahead->token] + tokens->row_bytes;
+    const char *head = tokens->base + ahead->head * tokens->head_stride;
+    ahead->line = head + end - tokens->row_bytes;
+    if (tokens->heads_together) {
+        if (++ahead->head == tokens->num_heads) {
+            ahead->head = 0;
+            ahead->token++;
+        }
+    } else {
+        int64_t t = ahead->token + 1;
+        const int64_t limit =
+            t + MAX_ADJACENT < tokens->num_tokens ? t + MAX_ADJACENT : tokens->num_tokens;
+        for (; t < limit && tokens->offsets[t] == end; t++)
+            end += tokens->row_bytes;
+        if (t == tokens->num_tokens && ++ahead->head < tokens->num_heads)
+            t = 0;
+        ahead->token = t;
+    }
+    ahead->end = head + end;
+    if (ahead->token == tokens->num_tokens) {
+        look_at(ahead, ahead->then, 0);
+        ahead->then = NULL;
+    }
+}
+
+/* What is fetched while `tokens` are read: the rows a step further on, or all of `then` if there is time. */
+static inline struct ahead look_ahead(const struct pkv_attention_tokens *tokens,
+                                      const struct pkv_attention_tokens *then,
+                                      const struct step *step, bool has_time) {
+    struct ahead ahead;
+    ahead.line = ahead.end = tokens->base + tokens->offsets[0];
+    if (!has_time && tokens->num_tokens > step->width) {
+        look_at(&ahead, tokens, step->width);
+        ahead.then = then;
+    } else {
+        look_at(&ahead, then, 0);
+        ahead.then = NULL;
+    }
+    return ahead;
+}
+
+/* Fetches `bytes` from `line` on that are not all adjacent; where it goes on. */
+static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, const char *line,
+                                                        int64_t bytes) {
+    while (bytes > 0) {
+        if (line >= ahead->end) {
+            if (ahead->tokens.num_heads == 0)
+                return line;
+            next_rows(ahead);
+            line = ahead->line;
+        }
+        const int64_t left = ahead->end - line, count = left < bytes ? left : bytes;
+        for (int64_t at = 0; at < count; at += ATTENTION_LINE_BYTES)
+            PREFETCH(line + at);
+        line += count;
+        bytes -= count;
+    }
+    return line;
+}
+
+/* Fetches the next `bytes` from `line` on, and moves `line` on. A macro: gcc takes a function that only prefetches for
+ * one without effect, and drops it. */
+#define FETCH(ahead, line, bytes)                                                                  \
     do {                                                                                           \
-        if ((row) < (ahead)->num_rows) {                                                           \
-            const char *const line = (ahead)->rows[row];                                           \
-            for (int64_t byte = 0; byte < (ahead)->row_bytes; byte += ATTENTION_LINE_BYTES)        \
-                PREFETCH(line + byte);                                                             \
-        }                                                                                          \
-        (row)++;                                                                                   \
+        if (__builtin_expect((ahead)->end - (line) >= (bytes), 1)) {                               \
+            UNROLL for (int64_t at_ = 0; at_ < (bytes); at_ += ATTENTION_LINE_BYTES)               \
+                PREFETCH((line) + at_);                                                            \
+            (line) += (bytes);                                                                     \
+        } else                                                                                     \
+            (line) = fetch_rows(ahead, line, bytes);                                               \
     } while (0)
 
 /* Calls fn(rows, ...) with a constant number of rows: up to 4, up to 8. */
@@ -99,22 +193,19 @@ static inline void look_ahead(struct ahead *ahead, const struct pkv_attention_to
         WITH_FEW_ROWS(rows, fn, __VA_ARGS__)                                                       \
     }
 
-/* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. */
+/* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. Half as much is fetched. */
 ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], int64_t row_bytes,
                               struct ahead *ahead) {
     tvec words[FVEC_LANES];
-    int64_t at = 0, row = ahead->next, credit = 0;
+    const char *line = ahead->line;
+    int64_t at = 0;
     for (; at + CHUNK_BYTES <= row_bytes; at += CHUNK_BYTES) {
-        credit += FILL_ROWS / 2 * CHUNK_BYTES;
-        while (credit >= row_bytes) {
-            credit -= row_bytes;
-            FETCH_ROW(ahead, row);
-        }
+        FETCH(ahead, line, FVEC_LANES * CHUNK_BYTES / 2);
         tvec_load_transposed(words, from, at);
         UNROLL for (int64_t j = 0; j < FVEC_LANES; j++)
             fvec_store(panel + (at / 4 + j) * PANEL, tvec_f32(words[j]));
     }
-    ahead->next = row;
+    ahead->line = line;
     if (at == row_bytes)
         return;
     char rest[FVEC_LANES][CHUNK_BYTES] = {{0}};
@@ -130,16 +221,36 @@ ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], 
     }
 }
 
-/* FVEC_LANES tokens from t on to their half of a panel: word by word, those of all tokens side by side. The last token
- * stands in for missing ones. */
-static inline void fill_half_panel(float *panel, const struct pkv_attention_tokens *keys, int64_t t,
-                                   int64_t row_bytes, struct ahead *ahead) {
-    const char *from[FVEC_LANES];
-    for (int64_t i = 0; i < FVEC_LANES; i++) {
-        const int64_t token = t + i < keys->num_tokens ? t + i : keys->num_tokens - 1;
-        from[i] = keys->base + keys->offsets[token];
+/* 0 * x is not a number exactly if x is not finite. */
+static inline bool all_finite(const float *rows, int64_t stride, int64_t num_rows,
+                              int64_t head_size) {
+    fvec doubt = fvec_set(0.0f), doubt_too = fvec_set(0.0f);
+    for (int64_t r = 0; r < num_rows; r++) {
+        const float *row = rows + r * stride;
+        for (int64_t d = 0; d < head_size; d += 2 * FVEC_LANES) {
+            doubt = fvec_fma(fvec_load(row + d), fvec_set(0.0f), doubt);
+            doubt_too = fvec_fma(fvec_load(row + d + FVEC_LANES), fvec_set(0.0f), doubt_too);
+        }
     }
+    return !fvec_any_nan(fvec_add(doubt, doubt_too));
+}
+
+/* The rows of `count` tokens from t on. The last token stands in for missing ones. */
+ALWAYS_INLINE void find_rows(const char **rows, int count,
+                             const struct pkv_attention_tokens *tokens, int64_t head, int64_t t) {
+    const char *base = tokens->base + head * tokens->head_stride;
+    const int64_t last = tokens->num_tokens - 1;
+    for (int i = 0; i < count; i++)
+        rows[i] = base + tokens->offsets[t + i < last ? t + i : last];
+}
+
+/* PANEL tokens from t on to a panel: word by word, those of all tokens side by side. */
+static inline void fill_panel(float *panel, const struct pkv_attention_tokens *keys, int64_t head,
+                              int64_t t, int64_t row_bytes, struct ahead *ahead) {
+    const char *from[PANEL];
+    find_rows(from, PANEL, keys, head, t);
     fill_words(panel, from, row_bytes, ahead);
+    fill_words(panel + FVEC_LANES, from + FVEC_LANES, row_bytes, ahead);
 }
 
 #endif

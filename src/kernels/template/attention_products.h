@@ -36,6 +36,11 @@ ALWAYS_INLINE void split_bf16(fvec v[2], tvec word) {
     v[1] = tvec_high_bf16(word);
 }
 
+/* The word after this one in its quarter of the chunks. */
+ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
+    return ((word + 1) & (quarter_words - 1)) != 0 ? word + 1 : word + 1 + 3 * quarter_words;
+}
+
 #define DEFINE_SCORES(type, bytes)                                                                 \
     ALWAYS_INLINE void split_words_##type(fvec v[2], fvec w[2], const float *panel,                \
                                           int64_t word) {                                          \
@@ -43,41 +48,50 @@ ALWAYS_INLINE void split_bf16(fvec v[2], tvec word) {
         split_##type(w, tvec_load((const char *)(panel + word * PANEL + FVEC_LANES)));             \
     }                                                                                              \
                                                                                                    \
-    ALWAYS_INLINE void score_rows_##type(int rows, float *scores, const float *query,              \
-                                         int64_t query_stride, const float *panel,                 \
-                                         int64_t head_size, struct ahead *ahead) {                 \
+    /* quarter_words: words of the panel for a quarter of a chunk. */                              \
+    ALWAYS_INLINE void score_rows_##type(                                                          \
+        int rows, float *scores, const float *query, int64_t query_stride, const float *panel,     \
+        int64_t head_size, int64_t quarter_words, struct ahead *ahead) {                           \
         enum { PER_WORD = 4 / bytes };                                                             \
-        fvec a[8], b[8], v[2], w[2];                                                               \
-        UNROLL for (int r = 0; r < rows; r++) a[r] = b[r] = fvec_set(0.0f);                        \
-        int64_t d = 0, credit = 0, row = ahead ? ahead->next : 0;                                  \
-        const int64_t row_words = head_size / PER_WORD;                                            \
-        for (; d + PER_WORD <= head_size; d += PER_WORD) {                                         \
-            credit += PANEL - FILL_ROWS;                                                           \
-            if (ahead && credit >= row_words) {                                                    \
-                credit -= row_words;                                                               \
-                FETCH_ROW(ahead, row);                                                             \
-            }                                                                                      \
-            split_words_##type(v, w, panel, d / PER_WORD);                                         \
-            UNROLL for (int k = 0; k < PER_WORD; k++) {                                            \
-                UNROLL for (int r = 0; r < rows; r++) {                                            \
-                    const fvec q = fvec_set(query[r * query_stride + d + k]);                      \
-                    a[r] = fvec_fma(q, v[k], a[r]);                                                \
-                    b[r] = fvec_fma(q, w[k], b[r]);                                                \
+        const int64_t num_words = head_size / PER_WORD;                                            \
+        const char *line = ahead ? ahead->line : NULL;                                             \
+        for (int64_t quarter = 0; quarter < 4; quarter++) {                                        \
+            fvec a[8], b[8], v[2], w[2];                                                           \
+            UNROLL for (int r = 0; r < rows; r++) a[r] = b[r] = fvec_set(0.0f);                    \
+            int64_t word = quarter * quarter_words;                                                \
+            for (; word < num_words; word = word_after(word, quarter_words)) {                     \
+                if (ahead)                                                                         \
+                    FETCH(ahead, line, PANEL * 4 / 2);                                             \
+                split_words_##type(v, w, panel, word);                                             \
+                const float *q = query + word * PER_WORD;                                          \
+                UNROLL for (int k = 0; k < PER_WORD; k++) {                                        \
+                    UNROLL for (int r = 0; r < rows; r++) {                                        \
+                        const fvec x = fvec_set(q[r * query_stride + k]);                          \
+                        a[r] = fvec_fma(x, v[k], a[r]);                                            \
+                        b[r] = fvec_fma(x, w[k], b[r]);                                            \
+                    }                                                                              \
                 }                                                                                  \
             }                                                                                      \
-        }                                                                                          \
-        if (d < head_size) {                                                                       \
-            split_words_##type(v, w, panel, d / PER_WORD);                                         \
+            if (word == num_words && num_words * PER_WORD < head_size) {                           \
+                split_words_##type(v, w, panel, word);                                             \
+                UNROLL for (int r = 0; r < rows; r++) {                                            \
+                    const fvec x = fvec_set(query[r * query_stride + head_size - 1]);              \
+                    a[r] = fvec_fma(x, v[0], a[r]);                                                \
+                    b[r] = fvec_fma(x, w[0], b[r]);                                                \
+                }                                                                                  \
+            }                                                                                      \
             UNROLL for (int r = 0; r < rows; r++) {                                                \
-                const fvec q = fvec_set(query[r * query_stride + d]);                              \
-                a[r] = fvec_fma(q, v[0], a[r]);                                                    \
-                b[r] = fvec_fma(q, w[0], b[r]);                                                    \
+                float *to = scores + r * PKV_ATTENTION_TILE;                                       \
+                if (quarter > 0) {                                                                 \
+                    a[r] = fvec_add(fvec_load(to), a[r]);                                          \
+                    b[r] = fvec_add(fvec_load(to + FVEC_LANES), b[r]);                             \
+                }                                                                                  \
+                fvec_store(to, a[r]);                                                              \
+                fvec_store(to + FVEC_LANES, b[r]);                                                 \
             }                                                                                      \
         }                                                                                          \
-        UNROLL for (int r = 0; r < rows; r++) {                                                    \
-            fvec_store(scores + r * PKV_ATTENTION_TILE, a[r]);                                     \
-            fvec_store(scores + r * PKV_ATTENTION_TILE + FVEC_LANES, b[r]);                        \
-        }                                                                                          \
+        if (ahead)                                                                                 \
+            ahead->line = line;                                                                    \
     }                                                                                              \
                                                                                                    \
     static void widen_panel_##type(float *floats, const float *panel, int64_t head_size) {         \
@@ -92,36 +106,35 @@ ALWAYS_INLINE void split_bf16(fvec v[2], tvec word) {
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    static void attention_scores_##type(float *scores, const float *query, int64_t query_stride,   \
-                                        int64_t num_rows, const struct pkv_attention_tokens *keys, \
-                                        int64_t head_size, float *scratch) {                       \
-        const int64_t row_bytes = head_size * bytes;                                               \
+    static void attention_scores_##type(                                                           \
+        float *scores, const float *query, int64_t query_stride, int64_t num_rows,                 \
+        int64_t head_rows, const struct pkv_attention_tokens *keys,                                \
+        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {              \
         const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
         float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
-        struct ahead near, far;                                                                    \
-        for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {                                    \
-            /* With many rows there is time for all of the next rows, too. */                      \
-            look_ahead(&near, keys, t + PANEL, PANEL, row_bytes);                                  \
-            look_ahead(&far, keys, keys->num_tokens + t, num_rows > SCORE_ROWS ? PANEL : 0,        \
-                       row_bytes);                                                                 \
-            fill_half_panel(scratch, keys, t, row_bytes, &near);                                   \
-            fill_half_panel(scratch + FVEC_LANES, keys, t + FVEC_LANES, row_bytes, &near);         \
-            if (widens)                                                                            \
-                widen_panel_##type(floats, scratch, head_size);                                    \
-            for (int64_t r = 0; r < num_rows; r += SCORE_ROWS) {                                   \
-                const int64_t left = num_rows - r;                                                 \
-                const int rows = left < SCORE_ROWS ? (int)left : SCORE_ROWS;                       \
-                struct ahead *ahead = r == 0 ? &near : r == SCORE_ROWS ? &far : NULL;              \
-                float *to = scores + r * PKV_ATTENTION_TILE + t;                                   \
-                const float *from = query + r * query_stride;                                      \
+        struct step step = first_step(keys, PANEL);                                                \
+        struct ahead ahead = look_ahead(keys, then, &step, num_rows > SCORE_ROWS);                 \
+        do {                                                                                       \
+            const int64_t first_row = step.head * head_rows;                                       \
+            for (int64_t t = step.first; t < step.end; t += PANEL) {                               \
+                fill_panel(scratch, keys, step.head, t, head_size *bytes, &ahead);                 \
                 if (widens)                                                                        \
-                    WITH_ROWS(rows, score_rows_f32, to, from, query_stride, floats, head_size,     \
-                              ahead)                                                               \
-                else                                                                               \
-                    WITH_ROWS(rows, score_rows_##type, to, from, query_stride, scratch, head_size, \
-                              ahead)                                                               \
+                    widen_panel_##type(floats, scratch, head_size);                                \
+                for (int64_t r = 0; r < num_rows; r += SCORE_ROWS) {                               \
+                    const int64_t left = num_rows - r;                                             \
+                    const int rows = left < SCORE_ROWS ? (int)left : SCORE_ROWS;                   \
+                    struct ahead *to_fetch = r == 0 ? &ahead : NULL;                               \
+                    float *to = scores + (first_row + r) * PKV_ATTENTION_TILE + t;                 \
+                    const float *from = query + (first_row + r) * query_stride;                    \
+                    if (widens)                                                                    \
+                        WITH_ROWS(rows, score_rows_f32, to, from, query_stride, floats, head_size, \
+                                  PKV_ATTENTION_QUARTER / bytes, to_fetch)                         \
+                    else                                                                           \
+                        WITH_ROWS(rows, score_rows_##type, to, from, query_stride, scratch,        \
+                                  head_size, PKV_ATTENTION_QUARTER / 4, to_fetch)                  \
+                }                                                                                  \
             }                                                                                      \
-        }                                                                                          \
+        } while (next_step(&step, keys));                                                          \
     }
 
 DEFINE_SCORES(f32, 4)
@@ -130,10 +143,10 @@ DEFINE_SCORES(bf16, 2)
 
 /* ---- weights . value ---- */
 
-/* Elements [byte, byte + PANEL elements) of every row: in the cache, or as floats that were converted before. */
+/* Elements of every row of a head from some element on: in the cache, or as floats that were converted before. */
 struct value_panel {
-    const struct pkv_attention_tokens *tokens;
-    int64_t byte;
+    const char *base; /* the elements of token t are at base + offsets[t] */
+    const int64_t *offsets;
     const float *floats; /* [num_tokens][PANEL] */
 };
 
@@ -149,50 +162,23 @@ struct value_sums {
     int64_t first, end;
 };
 
-/* The sums of row r again, without the tokens whose weight is 0: they may hold anything. */
-static inline void add_carefully(fvec *sums, int num_vecs, const struct value_sums *what, int64_t r,
-                                 const struct value_panel *values, load_values_fn *load) {
-    const float *acc = what->acc + r * what->acc_stride;
-    const float *weights = what->weights + r * PKV_ATTENTION_TILE;
-    for (int i = 0; i < num_vecs; i++)
-        sums[i] = what->starts ? fvec_set(0.0f) : fvec_load(acc + i * FVEC_LANES);
-    for (int64_t t = what->first; t < what->end; t++) {
-        if (weights[t] == 0)
-            continue;
-        fvec v[4];
-        load(v, num_vecs, values, t);
-        for (int i = 0; i < num_vecs; i++)
-            sums[i] = fvec_fma(fvec_set(weights[t]), v[i], sums[i]);
-    }
-}
-
-/* 0 * x is not a number exactly if x is not finite. */
-ALWAYS_INLINE bool all_finite(int count, const fvec *sums) {
-    fvec doubt = fvec_set(0.0f);
-    UNROLL for (int i = 0; i < count; i++) doubt = fvec_fma(sums[i], fvec_set(0.0f), doubt);
-    return !fvec_any_nan(doubt);
-}
-
-/* All of *ahead (nullable) is fetched in num_steps tokens. */
+/* step_bytes are fetched a token, if there is anything ahead. */
 ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *what,
                             const struct value_panel *values, load_values_fn *load,
-                            struct ahead *ahead, int64_t num_steps) {
+                            struct ahead *ahead, int step_bytes) {
     fvec sums[16], v[4];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
             what->starts ? fvec_set(0.0f)
                          : fvec_load(what->acc + r * what->acc_stride + i * FVEC_LANES);
     }
-    int64_t credit = 0, row = ahead ? ahead->next : 0;
+    const char *line = ahead ? ahead->line : NULL;
     const float *weights = what->weights;
     const int64_t end = what->end;
     for (int64_t t = what->first; t < end; t++) {
         load(v, num_vecs, values, t);
-        credit += AHEAD_ROWS;
-        if (ahead && credit >= num_steps) {
-            credit -= num_steps;
-            FETCH_ROW(ahead, row);
-        }
+        if (ahead)
+            FETCH(ahead, line, step_bytes);
         UNROLL for (int r = 0; r < rows; r++) {
             const fvec w = fvec_set(weights[r * PKV_ATTENTION_TILE + t]);
             UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
@@ -200,23 +186,14 @@ ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *wha
         }
     }
     if (ahead)
-        ahead->next = row;
-    if (!all_finite(rows * num_vecs, sums)) {
-        for (int r = 0; r < rows; r++) {
-            fvec again[4];
-            add_carefully(again, num_vecs, what, r, values, load);
-            for (int i = 0; i < num_vecs; i++)
-                fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, again[i]);
-        }
-        return;
-    }
+        ahead->line = line;
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++)
             fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, sums[r * num_vecs + i]);
     }
 }
 
-static inline void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
+ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
     UNROLL for (int i = 0; i < num_vecs; i++) v[i] =
         fvec_load(values->floats + t * PANEL + i * FVEC_LANES);
 }
@@ -224,92 +201,148 @@ static inline void load_floats(fvec *v, int num_vecs, const struct value_panel *
 /* With few rows there are registers for panels of twice the width. */
 enum { WIDE_PANEL = 2 * PANEL };
 
-#define DEFINE_VALUES(type, bytes)                                                                  \
-    static inline void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,    \
-                                        int64_t t) {                                                \
-        const char *from = values->tokens->base + values->tokens->offsets[t] + values->byte;        \
-        UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                            \
-            fvec_load_##type(from + i * FVEC_LANES * bytes);                                        \
-    }                                                                                               \
-                                                                                                    \
-    /* A panel as floats; elements beyond the head are 0. */                                        \
-    static void convert_panel_##type(float *floats, const struct value_panel *values,               \
-                                     int64_t num_elements) {                                        \
-        for (int64_t t = 0; t < values->tokens->num_tokens; t++) {                                  \
-            const char *from = values->tokens->base + values->tokens->offsets[t] + values->byte;    \
-            for (int64_t i = 0; i < PANEL; i += FVEC_LANES) {                                       \
-                const int64_t left = num_elements - i;                                              \
-                const fvec v = left >= FVEC_LANES ? fvec_load_##type(from + i * bytes)              \
-                               : left > 0         ? fvec_load_##type##_part(from + i * bytes, left) \
-                                                  : fvec_set(0.0f);                                         \
-                fvec_store(floats + t * PANEL + i, v);                                              \
-            }                                                                                       \
-        }                                                                                           \
-    }                                                                                               \
-                                                                                                    \
-    /* Some tokens at a time, all elements of a head, so that memory is read in order. */           \
-    static void add_few_rows_##type(struct value_sums what, int rows,                               \
-                                    const struct pkv_attention_tokens *tokens, int64_t head_size,   \
-                                    float *floats) {                                                \
-        const int64_t num_tokens = tokens->num_tokens, whole = head_size / PANEL * PANEL;           \
-        const int64_t num_steps = pkv_attention_padded(head_size) / PANEL * AHEAD_ROWS;             \
-        float *const acc = what.acc;                                                                \
-        struct value_panel values = {tokens, whole * bytes, floats};                                \
-        if (whole < head_size)                                                                      \
-            convert_panel_##type(floats, &values, head_size - whole);                               \
-        for (what.first = 0; what.first < num_tokens; what.first = what.end) {                      \
-            struct ahead ahead;                                                                     \
-            what.end =                                                                              \
-                what.first + AHEAD_ROWS < num_tokens ? what.first + AHEAD_ROWS : num_tokens;        \
-            look_ahead(&ahead, tokens, what.end, AHEAD_ROWS, head_size *bytes);                     \
-            int64_t d = 0;                                                                          \
-            for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                 \
-                what.acc = acc + d;                                                                 \
-                values.byte = d * bytes;                                                            \
-                WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, &ahead,          \
-                              num_steps / 2)                                                        \
-            }                                                                                       \
-            for (; d < pkv_attention_padded(head_size); d += PANEL) {                               \
-                what.acc = acc + d;                                                                 \
-                values.byte = d * bytes;                                                            \
-                if (d < whole)                                                                      \
-                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_rows_##type, &ahead,          \
-                              num_steps)                                                            \
-                else                                                                                \
-                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, NULL, 0)              \
-            }                                                                                       \
-            what.starts = false;                                                                    \
-        }                                                                                           \
-    }                                                                                               \
-                                                                                                    \
-    static void attention_values_##type(                                                            \
-        float *acc, int64_t acc_stride, bool starts, const float *weights, int64_t num_rows,        \
-        const struct pkv_attention_tokens *tokens, int64_t head_size, float *scratch) {             \
-        struct value_sums what = {acc, acc_stride, starts, weights, 0, tokens->num_tokens};         \
-        if (num_rows <= 2 * VALUE_ROWS) {                                                           \
-            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                    \
-                const int64_t left = num_rows - r;                                                  \
-                what.acc = acc + r * acc_stride;                                                    \
-                what.weights = weights + r * PKV_ATTENTION_TILE;                                    \
-                add_few_rows_##type(what, left < VALUE_ROWS ? (int)left : VALUE_ROWS, tokens,       \
-                                    head_size, scratch);                                            \
-            }                                                                                       \
-            return;                                                                                 \
-        }                                                                                           \
-        struct ahead ahead;                                                                         \
-        look_ahead(&ahead, tokens, tokens->num_tokens, AHEAD_ROWS, head_size *bytes);               \
-        for (int64_t d = 0; d < pkv_attention_padded(head_size); d += PANEL) {                      \
-            const struct value_panel values = {tokens, d * bytes, scratch};                         \
-            convert_panel_##type(scratch, &values, head_size - d);                                  \
-            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                    \
-                const int64_t left = num_rows - r;                                                  \
-                const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                        \
-                what.acc = acc + r * acc_stride + d;                                                \
-                what.weights = weights + r * PKV_ATTENTION_TILE;                                    \
-                WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, r == 0 ? &ahead : NULL,   \
-                          pkv_attention_padded(head_size) / PANEL * tokens->num_tokens)             \
-            }                                                                                       \
-        }                                                                                           \
+#define DEFINE_VALUES(type, bytes)                                                                   \
+    ALWAYS_INLINE void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,     \
+                                        int64_t t) {                                                 \
+        const char *from = values->base + values->offsets[t];                                        \
+        UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                             \
+            fvec_load_##type(from + i * FVEC_LANES * bytes);                                         \
+    }                                                                                                \
+                                                                                                     \
+    /* Tokens [first, end) of a panel as floats; elements beyond the head are 0. */                  \
+    static void convert_panel_##type(float *floats, const struct value_panel *values,                \
+                                     int64_t first, int64_t end, int64_t num_elements) {             \
+        for (int64_t t = first; t < end; t++) {                                                      \
+            const char *from = values->base + values->offsets[t];                                    \
+            for (int64_t i = 0; i < PANEL; i += FVEC_LANES) {                                        \
+                const int64_t left = num_elements - i;                                               \
+                const fvec v = left >= FVEC_LANES ? fvec_load_##type(from + i * bytes)               \
+                               : left > 0         ? fvec_load_##type##_part(from + i * bytes, left)  \
+                                                  : fvec_set(0.0f);                                          \
+                fvec_store(floats + t * PANEL + i, v);                                               \
+            }                                                                                        \
+        }                                                                                            \
+    }                                                                                                \
+                                                                                                     \
+    /* Sums that are finite are right. Others are added again without the tokens whose weight is   \
+     * 0: these may hold anything. */ \
+    static void mend_rows_##type(const struct value_sums *what, int64_t num_rows,                    \
+                                 const struct value_panel *values, int64_t head_size) {              \
+        if (all_finite(what->acc, what->acc_stride, num_rows, head_size))                            \
+            return;                                                                                  \
+        for (int64_t r = 0; r < num_rows; r++) {                                                     \
+            const float *weights = what->weights + r * PKV_ATTENTION_TILE;                           \
+            for (int64_t d = 0; d < head_size; d += FVEC_LANES) {                                    \
+                const int64_t left = head_size - d;                                                  \
+                fvec sum = fvec_set(0.0f);                                                           \
+                for (int64_t t = 0; t < what->end; t++) {                                            \
+                    const char *from = values->base + values->offsets[t] + d * bytes;                \
+                    if (weights[t] == 0)                                                             \
+                        continue;                                                                    \
+                    const fvec v = left < FVEC_LANES ? fvec_load_##type##_part(from, left)           \
+                                                     : fvec_load_##type(from);                       \
+                    sum = fvec_fma(fvec_set(weights[t]), v, sum);                                    \
+                }                                                                                    \
+                fvec_store(what->acc + r * what->acc_stride + d, sum);                               \
+            }                                                                                        \
+        }                                                                                            \
+    }                                                                                                \
+                                                                                                     \
+    /* Up to VALUE_ROWS rows of a head, all its elements. */                                         \
+    static void add_few_rows_##type(struct value_sums what, int rows, struct value_panel values,     \
+                                    int64_t head_size, struct ahead *ahead) {                        \
+        const int64_t whole = head_size / PANEL * PANEL;                                             \
+        float *const acc = what.acc;                                                                 \
+        const char *const base = values.base;                                                        \
+        int64_t d = 0;                                                                               \
+        for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                      \
+            what.acc = acc + d;                                                                      \
+            values.base = base + d * bytes;                                                          \
+            WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, ahead,                \
+                          4 * FVEC_LANES * bytes)                                                    \
+        }                                                                                            \
+        for (; d < whole; d += PANEL) {                                                              \
+            what.acc = acc + d;                                                                      \
+            values.base = base + d * bytes;                                                          \
+            WITH_ROWS(rows, add_rows, 2, &what, &values, load_rows_##type, ahead,                    \
+                      2 * FVEC_LANES * bytes)                                                        \
+        }                                                                                            \
+        for (; d < pkv_attention_padded(head_size); d += PANEL) {                                    \
+            what.acc = acc + d;                                                                      \
+            WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, NULL, 0)                       \
+        }                                                                                            \
+    }                                                                                                \
+                                                                                                     \
+    /* Some tokens at a time, all elements of a head, so that memory is read in order. */            \
+    static void add_to_few_rows_##type(struct value_sums what, struct step step, int64_t num_rows,   \
+                                       int64_t head_rows,                                            \
+                                       const struct pkv_attention_tokens *tokens,                    \
+                                       int64_t head_size, float *floats, struct ahead *ahead) {      \
+        const int64_t whole = head_size / PANEL * PANEL;                                             \
+        const struct value_sums all = what;                                                          \
+        do {                                                                                         \
+            const char *base = tokens->base + step.head * tokens->head_stride;                       \
+            const struct value_panel values = {base, tokens->offsets, floats};                       \
+            const struct value_panel rest = {base + whole * bytes, tokens->offsets, NULL};           \
+            if (whole < head_size)                                                                   \
+                convert_panel_##type(floats, &rest, step.first, step.end, head_size - whole);        \
+            what.first = step.first;                                                                 \
+            what.end = step.end;                                                                     \
+            what.starts = step.first == 0;                                                           \
+            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                     \
+                const int64_t left = num_rows - r, row = step.head * head_rows + r;                  \
+                what.acc = all.acc + row * all.acc_stride;                                           \
+                what.weights = all.weights + row * PKV_ATTENTION_TILE;                               \
+                add_few_rows_##type(what, left < VALUE_ROWS ? (int)left : VALUE_ROWS, values,        \
+                                    head_size, r == 0 ? ahead : NULL);                               \
+            }                                                                                        \
+            if (step.end == tokens->num_tokens) {                                                    \
+                what.acc = all.acc + step.head * head_rows * all.acc_stride;                         \
+                what.weights = all.weights + step.head * head_rows * PKV_ATTENTION_TILE;             \
+                mend_rows_##type(&what, num_rows, &values, head_size);                               \
+            }                                                                                        \
+        } while (next_step(&step, tokens));                                                          \
+    }                                                                                                \
+                                                                                                     \
+    /* A panel at a time, all tokens of a head: it becomes floats once for all rows. */              \
+    static void add_to_many_rows_##type(struct value_sums what, int64_t num_rows,                    \
+                                        int64_t head_rows,                                           \
+                                        const struct pkv_attention_tokens *tokens,                   \
+                                        int64_t head_size, float *floats, struct ahead *ahead) {     \
+        const struct value_sums all = what;                                                          \
+        for (int64_t head = 0; head < tokens->num_heads; head++) {                                   \
+            const char *base = tokens->base + head * tokens->head_stride;                            \
+            for (int64_t d = 0; d < pkv_attention_padded(head_size); d += PANEL) {                   \
+                const struct value_panel values = {base + d * bytes, tokens->offsets, floats};       \
+                convert_panel_##type(floats, &values, 0, what.end, head_size - d);                   \
+                for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                 \
+                    const int64_t left = num_rows - r, row = head * head_rows + r;                   \
+                    const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                     \
+                    what.acc = all.acc + row * all.acc_stride + d;                                   \
+                    what.weights = all.weights + row * PKV_ATTENTION_TILE;                           \
+                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats,                        \
+                              r == 0 ? ahead : NULL, PANEL * bytes)                                  \
+                }                                                                                    \
+            }                                                                                        \
+            const struct value_panel values = {base, tokens->offsets, NULL};                         \
+            what.acc = all.acc + head * head_rows * all.acc_stride;                                  \
+            what.weights = all.weights + head * head_rows * PKV_ATTENTION_TILE;                      \
+            mend_rows_##type(&what, num_rows, &values, head_size);                                   \
+        }                                                                                            \
+    }                                                                                                \
+                                                                                                     \
+    static void attention_values_##type(                                                             \
+        float *acc, int64_t acc_stride, const float *weights, int64_t num_rows, int64_t head_rows,   \
+        const struct pkv_attention_tokens *tokens, const struct pkv_attention_tokens *then,          \
+        int64_t head_size, float *scratch) {                                                         \
+        const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
+        const struct step step = first_step(tokens, 0);                                              \
+        struct ahead ahead = look_ahead(tokens, then, &step, num_rows > VALUE_ROWS);                 \
+        if (num_rows <= 2 * VALUE_ROWS)                                                              \
+            add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \
+                                   &ahead);                                                          \
+        else                                                                                         \
+            add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead);   \
     }
 
 DEFINE_VALUES(f32, 4)

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "kernels/template/unroll.h"
 #include <string.h>
 
 typedef __m256 fvec;
@@ -223,8 +225,8 @@ static inline tvec load_halves(const char *const *from, int i, int64_t at) {
 }
 
 /* Half a vector from each of two rows, so that only words and pairs of words have to find their places. */
-static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
-    for (int j = 0; j < 8; j += 4) {
+ALWAYS_INLINE void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
+    UNROLL for (int j = 0; j < 8; j += 4) {
         const tvec a = load_halves(from, 0, at + 4 * j), b = load_halves(from, 1, at + 4 * j);
         const tvec c = load_halves(from, 2, at + 4 * j), d = load_halves(from, 3, at + 4 * j);
         const tvec ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/template/unroll.h"
+
 typedef __m512 fvec;
 typedef __m512i tvec;
 typedef __m256i hvec;
@@ -171,26 +173,26 @@ static inline fvec tvec_high_bf16(tvec t) {
 }
 
 /* Words, pairs of words, then quarters of a vector find their places. */
-static inline void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
+ALWAYS_INLINE void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
     tvec a[16], b[16];
-    for (int i = 0; i < 16; i += 2) {
+    UNROLL for (int i = 0; i < 16; i += 2) {
         const tvec even = tvec_load(from[i] + at), odd = tvec_load(from[i + 1] + at);
         a[i] = _mm512_unpacklo_epi32(even, odd);
         a[i + 1] = _mm512_unpackhi_epi32(even, odd);
     }
-    for (int i = 0; i < 16; i += 4) {
+    UNROLL for (int i = 0; i < 16; i += 4) {
         b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
         b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
         b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
         b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         a[i] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88);
         a[i + 4] = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
         a[i + 8] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88);
         a[i + 12] = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         words[i] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0x88);
         words[i + 4] = _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0x88);
         words[i + 8] = _mm512_shuffle_i32x4(a[i], a[i + 8], 0xdd);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Arrays of vectors are registers only if every loop over them is unrolled and every function that has them is inlined.
+ */
+#ifndef PKV_KERNELS_TEMPLATE_UNROLL_H
+#define PKV_KERNELS_TEMPLATE_UNROLL_H
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#endif
