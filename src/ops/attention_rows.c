@@ -12,6 +12,15 @@ static int64_t row_bytes(const struct pkv_tensor *tensor, int32_t axis) {
     return tensor->strides[axis] * pkv_dtype_bytes(tensor->dtype);
 }
 
+/* The row of a query head in a tensor [tokens, heads, elements]. */
+static char *row_at(const struct pkv_tensor *tensor, const struct pkv_attention_place *place,
+                    int64_t head) {
+    return (char *)tensor->data + place->token * row_bytes(tensor, 0) + head * row_bytes(tensor, 1);
+}
+
+/* Rows lie too far apart for the processor to see what comes next, so some are fetched ahead. */
+enum { ROWS_AHEAD = 8, LINE_BYTES = 64 };
+
 void pkv_attention_load_rows(const struct pkv_attention_job *job,
                              const struct pkv_attention_slot *slot,
                              const struct pkv_attention_unit *unit) {
@@ -27,9 +36,13 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
     for (int64_t head = unit->head; head < unit->head_end; head++) {
         for (int64_t r = 0; r < num_rows; r++) {
             const struct pkv_attention_place *place = &slot->places[r];
-            const char *from = (const char *)job->query.data +
-                               place->token * row_bytes(&job->query, 0) +
-                               (head * plan->group + place->head) * row_bytes(&job->query, 1);
+            const char *from = row_at(&job->query, place, head * plan->group + place->head);
+            if (r + ROWS_AHEAD < num_rows) {
+                const char *next = row_at(&job->query, place + ROWS_AHEAD,
+                                          head * plan->group + place[ROWS_AHEAD].head);
+                for (int64_t at = 0; at < plan->head_size * bytes; at += LINE_BYTES)
+                    __builtin_prefetch(next + at);
+            }
             float *to = slot->query + ((head - unit->head) * num_rows + r) * slot->query_stride;
             if (job->query.strides[2] == 1 || plan->head_size == 1) {
                 job->kernels->attention_load[job->query_type](to, from, plan->head_size);
@@ -109,8 +122,7 @@ static void store_row(const struct pkv_attention_job *job, const struct pkv_atte
                       int64_t head, const float *acc, float scale) {
     const int64_t count = job->plan->value_head_size;
     pkv_attention_store_fn *store = job->kernels->attention_store[job->out_type];
-    char *to = (char *)job->out.data + place->token * row_bytes(&job->out, 0) +
-               head * row_bytes(&job->out, 1);
+    char *to = row_at(&job->out, place, head);
     if (job->out.strides[2] == 1 || count == 1) {
         store(to, acc, scale, count);
         return;
@@ -126,11 +138,18 @@ void pkv_attention_store_rows(const struct pkv_attention_job *job,
     const struct pkv_paged_attention_plan *plan = job->plan;
     const struct pkv_attention_state *state = &slot->state;
     const double to_base = plan->lse_base == PKV_LSE_BASE_2 ? 1.4426950408889634 : 1;
+    const int64_t out_bytes = pkv_dtype_bytes(job->out.dtype);
     for (int64_t kv_head = unit->head; kv_head < unit->head_end; kv_head++) {
         for (int64_t r = first; r < first + num_rows; r++) {
             const int64_t row = (kv_head - unit->head) * (unit->row_end - unit->row) + r;
             const struct pkv_attention_place *place = &slot->places[r];
             const int64_t head = kv_head * plan->group + place->head;
+            if (r + ROWS_AHEAD < first + num_rows) {
+                const char *next = row_at(&job->out, place + ROWS_AHEAD,
+                                          kv_head * plan->group + place[ROWS_AHEAD].head);
+                for (int64_t at = 0; at < plan->value_head_size * out_bytes; at += LINE_BYTES)
+                    __builtin_prefetch(next + at, 1);
+            }
             double sink = 0, scale;
             if (job->sinks.data)
                 sink = (double)((const float *)job->sinks.data)[head * job->sinks.strides[0]];

@@ -94,14 +94,13 @@ static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int6
     return s;
 }
 
-static inline void softmax_row(float *scores, const struct pkv_attention_row *row,
-                               int64_t num_tokens, const struct scoring *how, float *max,
-                               float *sum) {
+/* The scores of a row as exp gets them, and the largest that it sees. */
+static inline float score_row(float *scores, const struct pkv_attention_row *row,
+                              int64_t num_tokens, const struct scoring *how) {
     const int64_t first = row->begin / FVEC_LANES * FVEC_LANES;
-    const int64_t last = row->begin < row->end ? row->end : first;
-    fvec highest = fvec_set(-INFINITY), total = fvec_set(0.0f);
     const bool is_plain = !how->has_softcap && !how->has_slope && row->bias == NULL;
-    for (int64_t t = first; t < last; t += FVEC_LANES) {
+    fvec highest = fvec_set(-INFINITY);
+    for (int64_t t = first; row->begin < row->end && t < row->end; t += FVEC_LANES) {
         fvec s;
         if (is_plain && t >= row->begin && t + FVEC_LANES <= row->end)
             s = fvec_mul(fvec_load(scores + t), how->scale);
@@ -110,8 +109,16 @@ static inline void softmax_row(float *scores, const struct pkv_attention_row *ro
         highest = fvec_max(s, highest);
         fvec_store(scores + t, s);
     }
-    const float m = fvec_reduce_max(highest);
-    const fvec shift = fvec_set(m == -INFINITY ? 0.0f : m);
+    return fvec_reduce_max(highest);
+}
+
+/* Scores to weights; their sum. */
+static inline float weigh_row(float *scores, const struct pkv_attention_row *row,
+                              int64_t num_tokens, float max) {
+    const int64_t first = row->begin / FVEC_LANES * FVEC_LANES;
+    const int64_t last = row->begin < row->end ? row->end : first;
+    const fvec shift = fvec_set(max == -INFINITY ? 0.0f : max);
+    fvec total = fvec_set(0.0f);
     int64_t t = 0;
     for (; t < first; t += FVEC_LANES)
         fvec_store(scores + t, fvec_set(0.0f));
@@ -122,9 +129,12 @@ static inline void softmax_row(float *scores, const struct pkv_attention_row *ro
     }
     for (; t < num_tokens; t += FVEC_LANES)
         fvec_store(scores + t, fvec_set(0.0f));
-    *sum = fvec_reduce_add(total);
-    *max = isnan(*sum) ? *sum : m;
+    return fvec_reduce_add(total);
 }
+
+/* Rows whose scores are in the first-level cache at once. What a row waits for, its maximum and its sum, then has the
+ * work of other rows beside it. */
+enum { SOFTMAX_ROWS = 16 };
 
 static void attention_softmax(float *scores, const struct pkv_attention_row *rows, int64_t num_rows,
                               int64_t num_tokens, float scale, float softcap, float *max,
@@ -135,11 +145,19 @@ static void attention_softmax(float *scores, const struct pkv_attention_row *row
         .inverse_softcap = fvec_set(softcap == 0 ? 0.0f : 1.0f / softcap),
         .has_softcap = softcap != 0,
     };
-    for (int64_t r = 0; r < num_rows; r++) {
-        how.slope = fvec_set(rows[r].slope);
-        how.distance = fvec_set(rows[r].distance);
-        how.has_slope = rows[r].slope != 0;
-        softmax_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, &how, &max[r], &sum[r]);
+    for (int64_t first = 0; first < num_rows; first += SOFTMAX_ROWS) {
+        const int64_t end = num_rows - first < SOFTMAX_ROWS ? num_rows : first + SOFTMAX_ROWS;
+        for (int64_t r = first; r < end; r++) {
+            how.slope = fvec_set(rows[r].slope);
+            how.distance = fvec_set(rows[r].distance);
+            how.has_slope = rows[r].slope != 0;
+            max[r] = score_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, &how);
+        }
+        for (int64_t r = first; r < end; r++) {
+            sum[r] = weigh_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, max[r]);
+            if (isnan(sum[r]))
+                max[r] = sum[r];
+        }
     }
 }
 
