@@ -95,10 +95,33 @@ static enum pkv_status check_scratch(const struct pkv_context *context,
     return PKV_STATUS_OK;
 }
 
+/* Pieces into which the contexts of few units are cut; 1: they are many or short. */
+static int64_t choose_pieces(const struct pkv_attention_job *job,
+                             const struct pkv_attention_work *work, int64_t num_slots) {
+    if (work->num_units == 0 || job->shared_tiles > 0)
+        return 1;
+    int64_t num_pieces = num_slots / work->num_units;
+    struct pkv_attention_units units = pkv_attention_units(work, 0, 1);
+    struct pkv_attention_unit unit;
+    while (num_pieces > 1 && pkv_attention_units_next(&units, &unit)) {
+        struct pkv_attention_span span = {.row_end = 0};
+        const int64_t num_tiles =
+            pkv_attention_next_span(job, &unit, &span) ? span.tile_end - span.tile : 0;
+        num_pieces = num_tiles < num_pieces ? num_tiles : num_pieces;
+    }
+    return num_pieces < 1 ? 1 : num_pieces;
+}
+
+/* Few units are made more: their contexts are cut rather than their heads, for the heads of a token may be neighbours
+ * in memory, and half of them took twice the time of all (NHD). */
 static void run_native(const struct pkv_context *context, const struct pkv_attention_job *job) {
     const int64_t num_threads = context->executor.num_threads;
     const int64_t wanted = num_threads > 1 ? num_threads * PARTS_PER_THREAD : 1;
-    const struct pkv_attention_work work = pkv_attention_work(job, wanted);
+    struct pkv_attention_work work = pkv_attention_work(job, 1);
+    const int64_t num_pieces =
+        num_threads > 1 ? choose_pieces(job, &work, pkv_attention_num_slots(num_threads)) : 1;
+    if (num_pieces == 1)
+        work = pkv_attention_work(job, wanted);
     struct run run = {
         .job = job,
         .work = &work,
@@ -106,11 +129,9 @@ static void run_native(const struct pkv_context *context, const struct pkv_atten
         .slot_bytes = pkv_attention_slot_bytes(job->plan),
         .num_slots = pkv_attention_num_slots(context->executor.num_threads),
         .num_parts = work.num_units < wanted ? work.num_units : wanted,
-        .num_pieces = 1,
+        .num_pieces = num_pieces,
     };
-    if (work.num_units > 0 && num_threads > 1 && job->shared_tiles == 0)
-        run.num_pieces = run.num_slots / work.num_units;
-    if (run.num_pieces > 1) {
+    if (num_pieces > 1) {
         pkv_executor_run(&context->executor, run_piece, &run, work.num_units * run.num_pieces);
         pkv_executor_run(&context->executor, join_pieces, &run, work.num_units);
         return;
