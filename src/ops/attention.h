@@ -52,6 +52,11 @@ enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,
                                       const struct pkv_paged_attention_tensors *tensors,
                                       const char *function, struct pkv_error *error);
 
+/* The heads of a token are nearer to each other than the tokens of a head. */
+static inline bool pkv_attention_heads_together(const struct pkv_cache_part *part) {
+    return part->head_stride_bytes < part->token_stride_bytes;
+}
+
 /* Where a row stands, and what it sees: positions begin ... end - 1. */
 struct pkv_attention_place {
     int64_t seq;

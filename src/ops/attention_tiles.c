@@ -149,7 +149,7 @@ static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t he
         .num_heads = num_heads,
         .head_stride = part->head_stride_bytes,
         .row_bytes = side->head_size * part->element_bytes,
-        .heads_together = part->head_stride_bytes < part->token_stride_bytes,
+        .heads_together = pkv_attention_heads_together(part),
     };
 }
 

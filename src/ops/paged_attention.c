@@ -112,27 +112,28 @@ static int64_t choose_pieces(const struct pkv_attention_job *job,
     return num_pieces < 1 ? 1 : num_pieces;
 }
 
-/* Few units are made more: their contexts are cut rather than their heads, for the heads of a token may be neighbours
- * in memory, and half of them took twice the time of all (NHD). */
+/* Few units are made more. Contexts are cut rather than heads: where the heads of a token are neighbours in memory, half
+ * of them take nearly as long as all, so there heads are divided only if a thread would have nothing to do. */
 static void run_native(const struct pkv_context *context, const struct pkv_attention_job *job) {
     const int64_t num_threads = context->executor.num_threads;
-    const int64_t wanted = num_threads > 1 ? num_threads * PARTS_PER_THREAD : 1;
+    const int64_t num_slots = pkv_attention_num_slots(context->executor.num_threads);
+    const int64_t max_parts = num_threads > 1 ? num_threads * PARTS_PER_THREAD : 1;
     struct pkv_attention_work work = pkv_attention_work(job, 1);
-    const int64_t num_pieces =
-        num_threads > 1 ? choose_pieces(job, &work, pkv_attention_num_slots(num_threads)) : 1;
+    const int64_t num_pieces = num_threads > 1 ? choose_pieces(job, &work, num_slots) : 1;
     if (num_pieces == 1)
-        work = pkv_attention_work(job, wanted);
+        work = pkv_attention_work(job, pkv_attention_heads_together(&job->cache->key) ? num_threads
+                                                                                      : max_parts);
     struct run run = {
         .job = job,
         .work = &work,
         .scratch = context->scratch,
         .slot_bytes = pkv_attention_slot_bytes(job->plan),
-        .num_slots = pkv_attention_num_slots(context->executor.num_threads),
-        .num_parts = work.num_units < wanted ? work.num_units : wanted,
+        .num_slots = num_slots,
+        .num_parts = work.num_units < max_parts ? work.num_units : max_parts,
         .num_pieces = num_pieces,
     };
     if (num_pieces > 1) {
-        pkv_executor_run(&context->executor, run_piece, &run, work.num_units * run.num_pieces);
+        pkv_executor_run(&context->executor, run_piece, &run, work.num_units * num_pieces);
         pkv_executor_run(&context->executor, join_pieces, &run, work.num_units);
         return;
     }
