@@ -91,13 +91,15 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
 
 /* Elements of two neighbouring tokens as words: row t of the panel has those of tokens 2 t and 2 t + 1. */
 static void fill_value_panel(float *panel, const char *base, const int64_t *offsets,
-                             int64_t num_tokens, int64_t num_elements) {
+                             int64_t num_tokens, int64_t num_elements, struct ahead *ahead) {
+    const char *line = ahead->line;
     const __mmask32 mask = num_elements >= PANEL ? 0xffffffffu : (1u << num_elements) - 1;
     const __m512i even = _mm512_set1_epi32(0x00200000);
     const __m512i lower = _mm512_add_epi32(
         _mm512_mullo_epi32(_mm512_cvtps_epi32(fvec_iota()), _mm512_set1_epi32(0x00010001)), even);
     const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(0x00100010));
     for (int64_t t = 0; t < num_tokens; t += 2) {
+        FETCH(ahead, line, 2 * PANEL * 2);
         const __m512i a = _mm512_maskz_loadu_epi16(mask, base + offsets[t]);
         const __m512i b = t + 1 < num_tokens ? _mm512_maskz_loadu_epi16(mask, base + offsets[t + 1])
                                              : _mm512_setzero_si512();
@@ -105,6 +107,7 @@ static void fill_value_panel(float *panel, const char *base, const int64_t *offs
         _mm512_storeu_si512(panel + t / 2 * PANEL + FVEC_LANES,
                             _mm512_permutex2var_epi16(a, upper, b));
     }
+    ahead->line = line;
 }
 
 /* The sums of a row again, in float32 and without the tokens whose weight is 0: they may hold anything. */
@@ -124,7 +127,8 @@ static void add_row_carefully(float *acc, const float *weights, const char *base
 /* The sums of one head. */
 static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weights,
                                int64_t num_rows, const char *base, const int64_t *offsets,
-                               int64_t num_tokens, int64_t head_size, float *scratch) {
+                               int64_t num_tokens, int64_t head_size, float *scratch,
+                               struct ahead *ahead) {
     enum { TILE_WORDS = PKV_ATTENTION_TILE / 2 };
     const int64_t num_words = (num_tokens + 1) / 2;
     float *pairs = scratch + PAIRS_OFFSET;
@@ -132,7 +136,7 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
         pair_row(pairs + r * TILE_WORDS, weights + r * PKV_ATTENTION_TILE, num_tokens);
     for (int64_t d = 0; d < head_size; d += PANEL) {
         const int64_t num_elements = head_size - d < PANEL ? head_size - d : PANEL;
-        fill_value_panel(scratch, base + d * 2, offsets, num_tokens, num_elements);
+        fill_value_panel(scratch, base + d * 2, offsets, num_tokens, num_elements, ahead);
         dot_all_rows(acc + d, acc_stride, pairs, TILE_WORDS, num_rows, scratch, num_words);
     }
     if (all_finite(acc, acc_stride, num_rows, head_size))
@@ -147,12 +151,13 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
 static void values_dot(float *acc, int64_t acc_stride, const float *weights, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    (void)then;
+    const struct step step = first_step(values, 0);
+    struct ahead ahead = look_ahead(values, then, &step, true);
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
         values_dot_of_head(acc + row * acc_stride, acc_stride, weights + row * PKV_ATTENTION_TILE,
                            num_rows, values->base + head * values->head_stride, values->offsets,
-                           values->num_tokens, head_size, scratch);
+                           values->num_tokens, head_size, scratch, &ahead);
     }
 }
 
