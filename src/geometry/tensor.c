@@ -65,14 +65,6 @@ struct pkv_tensor pkv_tensor_make(void *data, int32_t dtype, int32_t ndim, const
     return tensor;
 }
 
-static bool strides_are_absent(const struct pkv_tensor *tensor) {
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->strides[i] != 0)
-            return false;
-    }
-    return true;
-}
-
 /* Contiguous strides, and the number of elements, which is also the span. With an empty dimension the
  * product of the others may not fit; no element has an address then, and the strides only need to be some
  * numbers. */
@@ -103,7 +95,7 @@ static bool measure(const struct pkv_tensor *tensor, int64_t *count, int64_t *sp
  * sum of two sizes, still fit, and nobody need check again. */
 #define MAX_BYTES (INT64_C(1) << 61)
 
-static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where) {
+static enum pkv_status resolve(struct pkv_tensor *tensor, bool *is_empty, struct pkv_where where) {
     const char *function = where.function, *argument = where.argument;
     const int64_t none = PKV_ERROR_NONE;
     const int64_t element_bytes = pkv_dtype_bytes(tensor->dtype);
@@ -114,7 +106,7 @@ static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where
         return pkv_error_set(where.error, PKV_STATUS_RANK, function, argument, none, tensor->ndim,
                              PKV_MAX_DIMS,
                              "must have a number of dimensions from 0 to the maximum");
-    bool empty = false;
+    bool empty = false, has_strides = false;
     for (int32_t i = 0; i < tensor->ndim; i++) {
         if (tensor->shape[i] < 0)
             return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, function, argument, i,
@@ -123,14 +115,16 @@ static enum pkv_status resolve(struct pkv_tensor *tensor, struct pkv_where where
             return pkv_error_set_axis(where.error, PKV_STATUS_STRIDE, function, argument, i,
                                       tensor->strides[i], none, "must not have a negative stride");
         empty = empty || tensor->shape[i] == 0;
+        has_strides = has_strides || tensor->strides[i] != 0;
     }
+    *is_empty = empty;
     int64_t count = 0, span = 0;
     bool fits;
-    if (strides_are_absent(tensor)) {
+    if (has_strides) {
+        fits = empty || measure(tensor, &count, &span);
+    } else {
         fits = fill_strides(tensor, &count) || empty;
         span = count;
-    } else {
-        fits = empty || measure(tensor, &count, &span);
     }
     int64_t bytes;
     fits = fits && (empty || (pkv_checked_mul(count < span ? span : count, element_bytes, &bytes) &&
@@ -152,13 +146,13 @@ enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *
     if (tensor == NULL)
         return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, where.function, where.argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE, "must not be NULL");
+    bool empty;
     *to = *tensor;
-    const enum pkv_status status = resolve(to, where);
+    const enum pkv_status status = resolve(to, &empty, where);
     if (status != PKV_STATUS_OK)
         return status;
     /* The stride of a single step, and that of no element, is never used, and may be any number: make it one
      * that fits everywhere. */
-    const bool empty = pkv_tensor_num_elements(to) == 0;
     for (int32_t i = 0; i < to->ndim; i++) {
         if (empty || to->shape[i] == 1)
             to->strides[i] = 0;
@@ -171,8 +165,9 @@ enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *
     struct pkv_tensor resolved;
     if (tensor == NULL)
         return pkv_tensor_read(&resolved, NULL, where);
+    bool empty;
     resolved = *tensor;
-    const enum pkv_status status = resolve(&resolved, where);
+    const enum pkv_status status = resolve(&resolved, &empty, where);
     if (status == PKV_STATUS_OK)
         *tensor = resolved;
     return status;

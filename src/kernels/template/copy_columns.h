@@ -165,7 +165,8 @@ static void copy_columns_cached(char *dst, const struct pkv_column *columns, int
                 const int64_t num_lines = columns[j].bytes / LINE_BYTES;
                 const int64_t whole = num_lines * LINE_BYTES;
                 copy_lines(to, from, num_lines);
-                copy_short(to + whole, from + whole, columns[j].bytes - whole);
+                if (whole < columns[j].bytes)
+                    copy_short(to + whole, from + whole, columns[j].bytes - whole);
                 to += columns[j].bytes;
             }
         }
