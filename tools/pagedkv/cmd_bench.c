@@ -15,6 +15,7 @@
 #include "bench_clock.h"
 #include "bench_ops.h"
 #include "bench_threads.h"
+#include "bench_translation.h"
 
 #define COMMAND "bench"
 
@@ -114,6 +115,27 @@ static void print_pages(const struct bench_report *report, const struct bench_st
                BENCH_BLOCK_SIZE);
 }
 
+/* A part of the caches whose tables fit into any cache, and all of them. */
+static void print_random_pages(const struct bench_report *report, struct bench_stage *stage,
+                               int32_t cpu_level) {
+    const int64_t all = stage->key_cache.bytes, part = INT64_C(64) << 20;
+    const struct {
+        int64_t bytes;
+        const char *text;
+    } cases[] = {{part < all ? part : all, "one of 64 loads of random pages of 64 MiB"},
+                 {all, "one of 64 loads of random pages of all keys"}};
+    for (int i = 0; i < 2; i++) {
+        const struct bench_spread ns =
+            bench_random_pages(stage->key_cache.data, cases[i].bytes, &stage->random);
+        struct bench_line line = {.op = "pages", .level = cpu_level, .num_threads = 1, .ns = ns};
+        (void)snprintf(line.text, sizeof(line.text), "%s", cases[i].text);
+        if (report->json)
+            bench_report_line(report, &line);
+        else
+            printf("%s: %.1f ns [%.1f, %.1f]\n", cases[i].text, ns.median, ns.q1, ns.q3);
+    }
+}
+
 static int run_ops(struct bench_stage *stage, const struct bench_team *teams, int num_teams,
                    const struct bench_report *report, const int *selected) {
     int status = CLI_OK;
@@ -177,6 +199,7 @@ static int measure(const struct bench_team *teams, int num_teams,
                                &teams[num_teams - 1].executor) != 0)
             return cli_error(COMMAND, "the system gave no memory; free some");
         print_pages(&report, &stage);
+        print_random_pages(&report, &stage, pkv_context_cpu_level(teams[0].context));
         status = run_ops(&stage, teams, num_teams, &report, selected);
         bench_stage_destroy(&stage);
     }
