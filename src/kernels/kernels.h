@@ -58,8 +58,8 @@ struct pkv_packed_place {
     int64_t row;
 };
 
-/* Writes packed rows: at dst + dst_offset the columns of that row, one behind the other. In the order of the
- * places: when two destinations overlap, the later place's bytes stay. */
+/* Writes packed rows: at dst + dst_offset the columns of that row, one behind the other. Rows are apart from each
+ * other, or have the same place: then those of the later one stay. */
 typedef void pkv_copy_columns_fn(char *dst, const struct pkv_column *columns, int64_t num_columns,
                                  const struct pkv_packed_place *places, int64_t num_places);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Packed rows: columns of every size that meet anywhere in a line, rows that touch, and rows that overlap, where
- * the order of the places decides.
+ * Packed rows: columns of every size that meet anywhere in a line, rows that touch, and rows at one place, of which
+ * the last one stays.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -76,14 +76,16 @@ static void make_columns(const int64_t *sizes, int64_t num_columns, int64_t num_
 static void run_columns(const struct kern *kern, const char *group, int64_t num_rows,
                         int64_t num_places) {
     int64_t dst[COPY_MAX_PLACES];
-    const int64_t high =
-        copy_places(rng, dst, num_places, now.row_bytes,
-                    test_rng_below(rng, 3) == 0 ? now.row_bytes + 16 : now.row_bytes);
+    const int64_t step = now.row_bytes + (test_rng_below(rng, 3) == 0 ? 16 : 0);
+    const int64_t high = copy_places(rng, dst, num_places, now.row_bytes, step);
     struct pkv_packed_place *places =
         (void *)(memory->list_end - num_places * (int64_t)sizeof(*places));
     int64_t low = high;
     for (int64_t i = 0; i < num_places; i++)
         low = min64(low, dst[i]);
+    /* At one place or apart. */
+    for (int64_t i = 0; i < num_places && step > 0; i++)
+        dst[i] -= (dst[i] - low) % step;
     now.group = group;
     now.places = places;
     now.num_places = num_places;

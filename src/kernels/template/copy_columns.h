@@ -146,6 +146,8 @@ static void copy_columns_stream(char *dst, const struct pkv_column *columns, int
 /* Between touches of a row that is written: the processor finds the lines between by itself. */
 enum { TOUCH_BYTES = 512 };
 
+/* Column by column, for in cache it does not matter which lines are written together, and a column has as many lines in
+ * each row. */
 static void copy_columns_cached(char *dst, const struct pkv_column *columns, int64_t num_columns,
                                 const struct pkv_packed_place *places, int64_t num_places) {
     int64_t row_bytes = 0;
@@ -158,16 +160,16 @@ static void copy_columns_cached(char *dst, const struct pkv_column *columns, int
             for (int64_t i = first; i < end; i++)
                 vec_prefetch_write(dst + places[i].dst_offset + byte);
         }
-        for (int64_t i = first; i < end; i++) {
-            char *to = dst + places[i].dst_offset;
-            for (int64_t j = 0; j < num_columns; j++) {
+        int64_t column = 0;
+        for (int64_t j = 0; j < num_columns; column += columns[j++].bytes) {
+            const int64_t num_lines = columns[j].bytes / LINE_BYTES;
+            const int64_t whole = num_lines * LINE_BYTES;
+            for (int64_t i = first; i < end; i++) {
+                char *to = dst + places[i].dst_offset + column;
                 const char *from = columns[j].src + places[i].row * columns[j].src_stride;
-                const int64_t num_lines = columns[j].bytes / LINE_BYTES;
-                const int64_t whole = num_lines * LINE_BYTES;
                 copy_lines(to, from, num_lines);
                 if (whole < columns[j].bytes)
                     copy_short(to + whole, from + whole, columns[j].bytes - whole);
-                to += columns[j].bytes;
             }
         }
     }
