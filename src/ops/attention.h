@@ -122,6 +122,7 @@ bool pkv_attention_next_span(const struct pkv_attention_job *job,
 size_t pkv_attention_slot_bytes(const struct pkv_paged_attention_plan *plan);
 
 /* Parts that a context works on at once, at the most; and the scratch for them. */
+enum { PKV_ATTENTION_MAX_SLOTS = 2048 };
 int64_t pkv_attention_num_slots(int32_t num_threads);
 enum pkv_status pkv_attention_reserve(struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,

@@ -240,6 +240,13 @@ struct pkv_attention_slot pkv_attention_slot(const struct pkv_paged_attention_pl
     return carve_slot(plan, &carver);
 }
 
+int64_t pkv_attention_num_slots(int32_t num_threads) {
+    const int64_t num_slots = 2 * (int64_t)num_threads;
+    return num_threads <= 1                      ? 1
+           : num_slots < PKV_ATTENTION_MAX_SLOTS ? num_slots
+                                                 : PKV_ATTENTION_MAX_SLOTS;
+}
+
 enum pkv_status pkv_attention_reserve(struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,
                                       const char *function, struct pkv_error *error) {

@@ -10,12 +10,7 @@
 #include "parallel/executor.h"
 
 /* Parts for each thread: one that gets its processor late leaves the others something to do. */
-enum { PARTS_PER_THREAD = 4, MAX_SLOTS = 2048 };
-
-int64_t pkv_attention_num_slots(int32_t num_threads) {
-    const int64_t num_slots = 2 * (int64_t)num_threads;
-    return num_threads <= 1 ? 1 : num_slots < MAX_SLOTS ? num_slots : MAX_SLOTS;
-}
+enum { PARTS_PER_THREAD = 4 };
 
 struct run {
     const struct pkv_attention_job *job;
@@ -25,7 +20,7 @@ struct run {
     int64_t num_slots;
     int64_t num_parts;
     int64_t num_pieces; /* of each unit, where units are cut */
-    atomic_uchar is_taken[MAX_SLOTS];
+    atomic_uchar is_taken[PKV_ATTENTION_MAX_SLOTS];
 };
 
 static struct pkv_attention_slot slot_at(const struct run *run, int64_t i) {
