@@ -90,21 +90,22 @@ static enum pkv_status check_scratch(const struct pkv_context *context,
     return PKV_STATUS_OK;
 }
 
-/* Pieces into which the contexts of few units are cut; 1: they are many or short. */
+/* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are many or all short. */
 static int64_t choose_pieces(const struct pkv_attention_job *job,
                              const struct pkv_attention_work *work, int64_t num_slots) {
     if (work->num_units == 0 || job->shared_tiles > 0)
         return 1;
-    int64_t num_pieces = num_slots / work->num_units;
+    const int64_t num_pieces = num_slots / work->num_units;
+    int64_t most_tiles = 1;
     struct pkv_attention_units units = pkv_attention_units(work, 0, 1);
     struct pkv_attention_unit unit;
-    while (num_pieces > 1 && pkv_attention_units_next(&units, &unit)) {
+    while (most_tiles < num_pieces && pkv_attention_units_next(&units, &unit)) {
         struct pkv_attention_span span = {.row_end = 0};
         const int64_t num_tiles =
             pkv_attention_next_span(job, &unit, &span) ? span.tile_end - span.tile : 0;
-        num_pieces = num_tiles < num_pieces ? num_tiles : num_pieces;
+        most_tiles = num_tiles > most_tiles ? num_tiles : most_tiles;
     }
-    return num_pieces < 1 ? 1 : num_pieces;
+    return num_pieces < 1 ? 1 : num_pieces < most_tiles ? num_pieces : most_tiles;
 }
 
 /* Few units are made more. Contexts are cut rather than heads: where the heads of a token are neighbours in memory, half
