@@ -54,7 +54,8 @@ static void expect_same(struct question *question, const char *how) {
     memset(question->answer.lse, 0, (size_t)question->answer.num_lse * sizeof(uint32_t));
 }
 
-static void threads_and_parts(struct question *question) {
+static void threads_and_parts_of(struct question *question,
+                                 const struct attn_placement *placement) {
     static const int64_t num_parts[] = {1, 2, 3, 7};
     int32_t level = pkv_context_cpu_level(question->context);
     struct pkv_executor odd = {.run = run_in_odd_order, .num_threads = 5};
@@ -64,18 +65,29 @@ static void threads_and_parts(struct question *question) {
         struct pkv_executor hook = pkv_executor_pthread_hook(contexts.pools[i]);
 
         context = make_context(PKV_RUN_MODE_NATIVE, level, &hook);
-        again(question, &question->whole, context, 0);
+        again(question, placement, context, 0);
         expect_same(question, i == 1 ? "one thread" : i == 2 ? "two threads" : "three threads");
         pkv_context_destroy(context);
     }
     context = make_context(PKV_RUN_MODE_NATIVE, level, &odd);
-    again(question, &question->whole, context, 0);
+    again(question, placement, context, 0);
     expect_same(question, "tiles in odd order");
     pkv_context_destroy(context);
     for (size_t i = 0; i < sizeof(num_parts) / sizeof(num_parts[0]); i++) {
-        again(question, &question->whole, question->context, num_parts[i]);
+        again(question, placement, question->context, num_parts[i]);
         expect_same(question, "parts");
     }
+}
+
+/* Where the heads of a token lie together the work is divided in another way, and read in another order. */
+static void threads_and_parts(struct question *question) {
+    struct attn_placement placement = question->whole;
+
+    threads_and_parts_of(question, &placement);
+    placement.key_layout = PKV_LAYOUT_NHD;
+    threads_and_parts_of(question, &placement);
+    placement.value_layout = PKV_LAYOUT_NHD;
+    threads_and_parts_of(question, &placement);
 }
 
 static void batches(struct question *question) {
@@ -284,7 +296,7 @@ static void ask_long(struct question *question) {
     batches(question);
 }
 
-/* One key head: contexts are divided among the threads. */
+/* Few sequences: contexts are divided among the threads. */
 static void long_contexts(void **state) {
     struct attn_sizes sizes = {.num_heads = 4,
                                .num_kv_heads = 1,
@@ -311,6 +323,10 @@ static void long_contexts(void **state) {
     sizes.num_queries[1] = 1;
     sizes.num_tokens[1] = 2500;
     on_fast_levels("a long mask", &sizes, ask_long);
+    sizes.num_heads = 12;
+    sizes.num_kv_heads = 3;
+    sizes.num_tokens[1] = 40;
+    on_fast_levels("a short context beside a long one", &sizes, ask_long);
 }
 
 static void shared_prefixes(void **state) {
