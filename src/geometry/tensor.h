@@ -41,6 +41,17 @@ int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
 /* Bytes from the first to behind the last element of a resolved tensor. */
 int64_t pkv_tensor_span(const struct pkv_tensor *tensor);
 
+/* Bytes from one index of an axis to the next, of a resolved tensor. */
+static inline int64_t pkv_tensor_stride_bytes(const struct pkv_tensor *tensor, int32_t axis) {
+    return tensor->strides[axis] * pkv_dtype_bytes(tensor->dtype);
+}
+
+/* Where element [i, j] is, or with a third axis the row [i, j]. */
+static inline char *pkv_tensor_at(const struct pkv_tensor *tensor, int64_t i, int64_t j) {
+    return (char *)tensor->data + i * pkv_tensor_stride_bytes(tensor, 0) +
+           j * pkv_tensor_stride_bytes(tensor, 1);
+}
+
 /* All elements adjacent in C order (an empty tensor is). The tensor is resolved. */
 bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor);
 

@@ -8,16 +8,6 @@
 
 #include "ops/attention.h"
 
-static int64_t row_bytes(const struct pkv_tensor *tensor, int32_t axis) {
-    return tensor->strides[axis] * pkv_dtype_bytes(tensor->dtype);
-}
-
-/* The row of a query head in a tensor [tokens, heads, elements]. */
-static char *row_at(const struct pkv_tensor *tensor, const struct pkv_attention_place *place,
-                    int64_t head) {
-    return (char *)tensor->data + place->token * row_bytes(tensor, 0) + head * row_bytes(tensor, 1);
-}
-
 /* Rows lie too far apart for the processor to see what comes next, so some are fetched ahead. */
 enum { ROWS_AHEAD = 8, LINE_BYTES = 64 };
 
@@ -36,10 +26,11 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
     for (int64_t head = unit->head; head < unit->head_end; head++) {
         for (int64_t r = 0; r < num_rows; r++) {
             const struct pkv_attention_place *place = &slot->places[r];
-            const char *from = row_at(&job->query, place, head * plan->group + place->head);
+            const char *from =
+                pkv_tensor_at(&job->query, place->token, head * plan->group + place->head);
             if (r + ROWS_AHEAD < num_rows) {
-                const char *next = row_at(&job->query, place + ROWS_AHEAD,
-                                          head * plan->group + place[ROWS_AHEAD].head);
+                const char *next = pkv_tensor_at(&job->query, place[ROWS_AHEAD].token,
+                                                 head * plan->group + place[ROWS_AHEAD].head);
                 for (int64_t at = 0; at < plan->head_size * bytes; at += LINE_BYTES)
                     __builtin_prefetch(next + at);
             }
@@ -50,7 +41,7 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
             }
             for (int64_t d = 0; d < plan->head_size; d++)
                 job->kernels->attention_load[job->query_type](
-                    to + d, from + d * job->query.strides[2] * bytes, 1);
+                    to + d, from + d * pkv_tensor_stride_bytes(&job->query, 2), 1);
         }
     }
 }
@@ -65,8 +56,8 @@ static const float *fill_bias(const struct pkv_attention_job *job, float *bias,
         tile * PKV_ATTENTION_TILE + width - pkv_step_seq_len(job->step, place->seq);
     if (column + num_tokens <= 0)
         return NULL;
-    const char *row = (const char *)mask->data + place->token * row_bytes(mask, 0);
-    const int64_t step = row_bytes(mask, 1);
+    const char *row = pkv_tensor_at(mask, place->token, 0);
+    const int64_t step = pkv_tensor_stride_bytes(mask, 1);
     for (int64_t t = 0; t < num_tokens; t++) {
         const char *entry = row + (column + t) * step;
         if (column + t < 0 || column + t >= width)
@@ -122,13 +113,13 @@ static void store_row(const struct pkv_attention_job *job, const struct pkv_atte
                       int64_t head, const float *acc, float scale) {
     const int64_t count = job->plan->value_head_size;
     pkv_attention_store_fn *store = job->kernels->attention_store[job->out_type];
-    char *to = row_at(&job->out, place, head);
+    char *to = pkv_tensor_at(&job->out, place->token, head);
     if (job->out.strides[2] == 1 || count == 1) {
         store(to, acc, scale, count);
         return;
     }
     for (int64_t d = 0; d < count; d++)
-        store(to + d * row_bytes(&job->out, 2), acc + d, scale, 1);
+        store(to + d * pkv_tensor_stride_bytes(&job->out, 2), acc + d, scale, 1);
 }
 
 void pkv_attention_store_rows(const struct pkv_attention_job *job,
@@ -145,8 +136,8 @@ void pkv_attention_store_rows(const struct pkv_attention_job *job,
             const struct pkv_attention_place *place = &slot->places[r];
             const int64_t head = kv_head * plan->group + place->head;
             if (r + ROWS_AHEAD < first + num_rows) {
-                const char *next = row_at(&job->out, place + ROWS_AHEAD,
-                                          kv_head * plan->group + place[ROWS_AHEAD].head);
+                const char *next = pkv_tensor_at(&job->out, place[ROWS_AHEAD].token,
+                                                 kv_head * plan->group + place[ROWS_AHEAD].head);
                 for (int64_t at = 0; at < plan->value_head_size * out_bytes; at += LINE_BYTES)
                     __builtin_prefetch(next + at, 1);
             }
@@ -158,8 +149,7 @@ void pkv_attention_store_rows(const struct pkv_attention_job *job,
                                       job->sinks.data != NULL, sink, &scale);
             store_row(job, place, head, pkv_attention_acc(state, 0, row), (float)scale);
             if (job->lse.data) {
-                float *to = (float *)job->lse.data + place->token * job->lse.strides[0] +
-                            head * job->lse.strides[1];
+                float *to = (float *)(void *)pkv_tensor_at(&job->lse, place->token, head);
                 *to = isnan(lse) ? (float)NAN : (float)(lse * to_base);
             }
         }

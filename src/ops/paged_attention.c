@@ -116,9 +116,9 @@ static void run_native(const struct pkv_context *context, const struct pkv_atten
     const int64_t max_parts = num_threads > 1 ? num_threads * PARTS_PER_THREAD : 1;
     struct pkv_attention_work work = pkv_attention_work(job, 1);
     const int64_t num_pieces = num_threads > 1 ? choose_pieces(job, &work, num_slots) : 1;
-    if (num_pieces == 1)
-        work = pkv_attention_work(job, pkv_attention_heads_together(&job->cache->key) ? num_threads
-                                                                                      : max_parts);
+    const int64_t wanted = pkv_attention_heads_together(&job->cache->key) ? num_threads : max_parts;
+    if (num_pieces == 1 && work.num_units < wanted)
+        work = pkv_attention_work(job, wanted);
     struct run run = {
         .job = job,
         .work = &work,

@@ -54,13 +54,18 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
     return left > 0 && step->head < tokens->num_heads;
 }
 
+/* How far ahead rows are fetched: a step, or if there is time, for there are many rows, a whole tile. */
+static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
+                              bool has_time) {
+    return has_time ? tokens->num_tokens : step->width;
+}
+
 /* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
  * read meanwhile: that is what the processor's own prefetchers follow. Fetching a whole tile ahead, or lines in another
  * order, took 1.2 to 1.5 times as long. */
 struct ahead {
-    const char *line, *end;             /* what is left of some adjacent rows */
-    const char *next, *next_end;        /* the adjacent rows behind them; next_end NULL: none */
-    struct pkv_attention_tokens tokens; /* num_heads 0: nothing is left */
+    const char *line, *end;                  /* what is left of some adjacent rows */
+    struct pkv_attention_tokens tokens;      /* num_heads 0: nothing is left */
     const struct pkv_attention_tokens *then; /* nullable: what is read after these */
     int64_t token, head;                     /* the row behind the adjacent ones */
 };
@@ -112,14 +117,13 @@ static inline void next_rows(struct ahead *ahead) {
     }
 }
 
-/* What is fetched while `tokens` are read: the rows a step further on, or all of `then` if there is time. */
+/* What is fetched while `tokens` are read: the rows `lead` tokens further on, then those of `then`. */
 static inline struct ahead look_ahead(const struct pkv_attention_tokens *tokens,
-                                      const struct pkv_attention_tokens *then,
-                                      const struct step *step, bool has_time) {
+                                      const struct pkv_attention_tokens *then, int64_t lead) {
     struct ahead ahead;
     ahead.line = ahead.end = tokens->base + tokens->offsets[0];
-    if (!has_time && tokens->num_tokens > step->width) {
-        look_at(&ahead, tokens, step->width);
+    if (lead < tokens->num_tokens) {
+        look_at(&ahead, tokens, lead);
         ahead.then = then;
     } else {
         look_at(&ahead, then, 0);
@@ -193,6 +197,16 @@ static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, con
         WITH_FEW_ROWS(rows, fn, __VA_ARGS__)                                                       \
     }
 
+/* The last bytes of rows, from `at` on: less than a chunk, filled up with zeroes. */
+static inline void copy_rest(char rest[FVEC_LANES][CHUNK_BYTES], const char *rows[FVEC_LANES],
+                             const char *const from[FVEC_LANES], int64_t at, int64_t row_bytes) {
+    for (int64_t i = 0; i < FVEC_LANES; i++) {
+        memset(rest[i], 0, CHUNK_BYTES);
+        memcpy(rest[i], from[i] + at, (size_t)(row_bytes - at));
+        rows[i] = rest[i];
+    }
+}
+
 /* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. Half as much is fetched. */
 ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], int64_t row_bytes,
                               struct ahead *ahead) {
@@ -208,12 +222,9 @@ ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], 
     ahead->line = line;
     if (at == row_bytes)
         return;
-    char rest[FVEC_LANES][CHUNK_BYTES] = {{0}};
+    char rest[FVEC_LANES][CHUNK_BYTES];
     const char *rows[FVEC_LANES];
-    for (int64_t i = 0; i < FVEC_LANES; i++) {
-        memcpy(rest[i], from[i] + at, (size_t)(row_bytes - at));
-        rows[i] = rest[i];
-    }
+    copy_rest(rest, rows, from, at, row_bytes);
     tvec_load_transposed(words, rows, 0);
     UNROLL for (int64_t j = 0; j < FVEC_LANES; j++) {
         if (at + j * 4 < row_bytes)

@@ -18,7 +18,7 @@ enum { SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4, WIDENING_ROWS = PKV_ATTENT
  * are transposed within each quarter of their vectors. A vector then holds one word of each quarter of a chunk for 4
  * tokens, the sums of the quarters come to be side by side, and are added at the end. */
 
-enum { FEW_ROWS = 4, QUAD_TOKENS = 16 };
+enum { FEW_ROWS = 4, QUAD_TOKENS = FVEC_LANES };
 
 /* The elements of a row of queries for it: those at the same place of the four quarters of a chunk side by side.
  * Elements beyond the head are 0. */
@@ -30,12 +30,8 @@ static void quarter_row(float *to, const float *row, int64_t head_size, int quar
                          _mm512_srli_epi32(lane, 2));
     for (int64_t d = 0; d < head_size; d += 4 * quarter_elements) {
         fvec chunk[2];
-        for (int i = 0; i < 2; i++) {
-            const int64_t left = head_size - d - i * FVEC_LANES;
-            chunk[i] = left >= FVEC_LANES ? fvec_load(row + d + i * FVEC_LANES)
-                       : left > 0         ? fvec_load_part(row + d + i * FVEC_LANES, left)
-                                          : fvec_set(0.0f);
-        }
+        for (int i = 0; i < 2; i++)
+            chunk[i] = fvec_load_up_to(row + d + i * FVEC_LANES, head_size - d - i * FVEC_LANES);
         for (int e = 0; e < quarter_elements; e += 4) {
             const __m512i places = _mm512_add_epi32(from, _mm512_set1_epi32(e));
             fvec_store(to + d + 4 * e, _mm512_permutex2var_ps(chunk[0], places, chunk[1]));
@@ -78,13 +74,8 @@ static inline fvec add_quarters(const fvec sums[4]) {
         char rest[QUAD_TOKENS][CHUNK_BYTES];                                                       \
         const char *rest_rows[QUAD_TOKENS];                                                        \
         const int64_t whole = row_bytes / CHUNK_BYTES * CHUNK_BYTES;                               \
-        if (whole < row_bytes) {                                                                   \
-            for (int i = 0; i < QUAD_TOKENS; i++) {                                                \
-                memset(rest[i], 0, CHUNK_BYTES);                                                   \
-                memcpy(rest[i], from[i] + whole, (size_t)(row_bytes - whole));                     \
-                rest_rows[i] = rest[i];                                                            \
-            }                                                                                      \
-        }                                                                                          \
+        if (whole < row_bytes)                                                                     \
+            copy_rest(rest, rest_rows, from, whole, row_bytes);                                    \
         fvec sums[4 * FEW_ROWS];                                                                   \
         UNROLL for (int i = 0; i < 4 * num_rows; i++) sums[i] = fvec_set(0.0f);                    \
         const char *line = ahead->line;                                                            \
@@ -126,14 +117,14 @@ static inline fvec add_quarters(const fvec sums[4]) {
                                     head_size, scratch);                                           \
             return;                                                                                \
         }                                                                                          \
-        const int64_t stride = (head_size + 31) / 32 * 32;                                         \
+        const int64_t stride = pkv_attention_padded(head_size);                                    \
         for (int64_t i = 0; i < keys->num_heads * num_rows; i++) {                                 \
             const int64_t row = i / num_rows * head_rows + i % num_rows;                           \
             quarter_row(scratch + i * stride, query + row * query_stride, head_size,               \
                         PKV_ATTENTION_QUARTER / bytes);                                            \
         }                                                                                          \
         struct step step = first_step(keys, QUAD_TOKENS);                                          \
-        struct ahead ahead = look_ahead(keys, then, &step, false);                                 \
+        struct ahead ahead = look_ahead(keys, then, step.width);                                   \
         do {                                                                                       \
             float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;                       \
             for (int64_t t = step.first; t < step.end; t += QUAD_TOKENS) {                         \

@@ -13,18 +13,11 @@
 
 enum { DOT_ROWS = 8 };
 
-/* Any number of floats; those beyond `count` are 0. */
-static inline fvec load_up_to(const float *from, int64_t count) {
-    return count >= FVEC_LANES ? fvec_load(from)
-           : count > 0         ? fvec_load_part(from, count)
-                               : fvec_set(0.0f);
-}
-
 /* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element is 0. */
 static void pair_row(float *words, const float *row, int64_t count) {
     for (int64_t i = 0; i < count; i += 2 * FVEC_LANES) {
-        const fvec low = load_up_to(row + i, count - i);
-        const fvec high = load_up_to(row + i + FVEC_LANES, count - i - FVEC_LANES);
+        const fvec low = fvec_load_up_to(row + i, count - i);
+        const fvec high = fvec_load_up_to(row + i + FVEC_LANES, count - i - FVEC_LANES);
         const fvec pairs = (fvec)_mm512_cvtne2ps_pbh(high, low);
         const int64_t num_words = (count - i + 1) / 2;
         if (num_words >= FVEC_LANES)
@@ -75,7 +68,7 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
     const int64_t num_words = (head_size + 1) / 2;
     float *pairs = scratch + PAIRS_OFFSET;
     const struct step step = first_step(keys, PANEL);
-    struct ahead ahead = look_ahead(keys, then, &step, num_rows > DOT_ROWS);
+    struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows > DOT_ROWS));
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
@@ -151,8 +144,7 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
 static void values_dot(float *acc, int64_t acc_stride, const float *weights, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    const struct step step = first_step(values, 0);
-    struct ahead ahead = look_ahead(values, then, &step, true);
+    struct ahead ahead = look_ahead(values, then, values->num_tokens);
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
         values_dot_of_head(acc + row * acc_stride, acc_stride, weights + row * PKV_ATTENTION_TILE,

@@ -35,6 +35,13 @@ static inline fvec fvec_load_part(const float *p, int64_t count) {
     return _mm512_maskz_loadu_ps(first_lanes(count), p);
 }
 
+/* Any number of elements, or none; those beyond `count` are 0. */
+static inline fvec fvec_load_up_to(const float *p, int64_t count) {
+    return count >= FVEC_LANES ? fvec_load(p)
+           : count > 0         ? fvec_load_part(p, count)
+                               : _mm512_setzero_ps();
+}
+
 static inline void fvec_store_part(float *p, fvec v, int64_t count) {
     _mm512_mask_storeu_ps(p, first_lanes(count), v);
 }
