@@ -174,10 +174,10 @@ static void choose_products(struct pkv_attention_job *job) {
     const bool by_dots = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;
     job->scores = kernels->attention_scores[type_of(job->cache->key.dtype)];
     job->values = kernels->attention_values[type_of(job->value.dtype)];
-    if (by_dots && kernels->attention_scores_dot && job->cache->key.dtype == PKV_DTYPE_BF16)
-        job->scores = kernels->attention_scores_dot;
-    if (by_dots && kernels->attention_values_dot && job->value.dtype == PKV_DTYPE_BF16)
-        job->values = kernels->attention_values_dot;
+    const bool has_bf16_keys = job->cache->key.dtype == PKV_DTYPE_BF16;
+    const bool has_bf16_values = job->value.dtype == PKV_DTYPE_BF16;
+    job->scores_dot = by_dots && has_bf16_keys ? kernels->attention_scores_dot : NULL;
+    job->values_dot = by_dots && has_bf16_values ? kernels->attention_values_dot : NULL;
 }
 
 enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,

@@ -182,14 +182,20 @@ static void for_all_heads(const struct walk *walk, const struct side *side, cons
     }
 }
 
+/* With fewer rows float32 products are quicker than dot products, which read memory out of order and turn around the
+ * values, too: 1.6 times with 4 and 8 rows, 1.1 times with 12, 0.9 times with 16. */
+enum { LEAST_DOT_ROWS = 16 };
+
 static void score(const struct walk *walk, int64_t head, const struct pkv_attention_tokens *keys,
                   const struct pkv_attention_tokens *then) {
     const struct pkv_attention_job *job = walk->job;
     const struct pkv_attention_slot *slot = walk->slot;
     const int64_t row = row_of(walk, head);
-    job->scores(slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip,
-                slot->query + row * slot->query_stride, slot->query_stride, walk->rows.num_rows,
-                walk->rows.head_rows, keys, then, job->plan->head_size, slot->scratch);
+    pkv_attention_scores_fn *scores =
+        job->scores_dot && walk->rows.num_rows >= LEAST_DOT_ROWS ? job->scores_dot : job->scores;
+    scores(slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip,
+           slot->query + row * slot->query_stride, slot->query_stride, walk->rows.num_rows,
+           walk->rows.head_rows, keys, then, job->plan->head_size, slot->scratch);
 }
 
 /* Where the sums of the tile go: a new level, or one that is merged into the top level afterwards. */
@@ -204,9 +210,11 @@ static void add_values(const struct walk *walk, int64_t head,
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_attention_state *state = &slot->state;
     const int64_t row = row_of(walk, head);
-    job->values(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
-                slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
-                walk->rows.head_rows, values, then, job->plan->value_head_size, slot->scratch);
+    pkv_attention_values_fn *add =
+        job->values_dot && walk->rows.num_rows >= LEAST_DOT_ROWS ? job->values_dot : job->values;
+    add(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
+        slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
+        walk->rows.head_rows, values, then, job->plan->value_head_size, slot->scratch);
 }
 
 static void weigh(const struct walk *walk, int64_t head) {
