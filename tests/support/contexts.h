@@ -96,4 +96,19 @@ static inline void test_contexts_free(struct test_contexts *contexts) {
     memset(contexts, 0, sizeof(*contexts));
 }
 
+/* The fixture of a group of tests that use them. */
+static struct test_contexts contexts;
+
+static inline int contexts_set_up(void **state) {
+    (void)state;
+    test_contexts_make(&contexts);
+    return 0;
+}
+
+static inline int contexts_tear_down(void **state) {
+    (void)state;
+    test_contexts_free(&contexts);
+    return 0;
+}
+
 #endif

@@ -6,7 +6,6 @@
 #include "contexts.h"
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 static struct model_sizes plain_sizes(void) {
@@ -335,18 +334,6 @@ static void conversion_in_place_is_refused(void **state) {
     model_cache_free(&model);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_in_every_layout),
@@ -362,5 +349,5 @@ int main(void) {
     };
 
     seed = test_seed(18);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

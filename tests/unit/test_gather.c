@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 enum { MAX_SEQS = 5, MAX_WIDTH = 7 };
@@ -526,18 +525,6 @@ static void key_and_value_come_together(void **state) {
     setting_free(&it);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documented_example),
@@ -554,5 +541,5 @@ int main(void) {
     };
 
     seed = test_seed(17);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

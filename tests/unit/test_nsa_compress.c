@@ -13,7 +13,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 enum { MAX_SEQS = 9, MAX_WIDTH = 130 };
@@ -584,18 +583,6 @@ static void ignored_slots_may_repeat(void **state) {
     assert_int_equal(small.output[3], 0x5555);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_example),
@@ -610,5 +597,5 @@ int main(void) {
     };
 
     seed = test_seed(32);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

@@ -10,7 +10,6 @@
 #include <math.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 /* A float32 cache of one sequence, whose blocks and queries are written out. */
@@ -499,18 +498,6 @@ static void scratch_is_kept(void **state) {
     assert_int_equal(allocator.num_live, 0);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_decode_step),
@@ -528,5 +515,5 @@ int main(void) {
     };
 
     seed = test_seed(43);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

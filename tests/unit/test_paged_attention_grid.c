@@ -11,7 +11,6 @@
 #include <stdlib.h>
 
 static uint64_t seed;
-static struct test_contexts contexts;
 
 enum axis {
     HEADS,
@@ -447,20 +446,13 @@ static void bf16_products(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
+    contexts_set_up(state);
     for (int i = 0; i < contexts.count; i++) {
         if (i == 0 || strcmp(contexts.names[i], contexts.names[i - 1]) != 0) {
             level_starts[num_levels++] = i;
         }
     }
     level_starts[num_levels--] = contexts.count; /* the last one is sim */
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
     return 0;
 }
 
@@ -472,5 +464,5 @@ int main(void) {
     };
 
     seed = test_seed(41);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, contexts_tear_down);
 }

@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 
-static struct test_contexts contexts;
 static uint64_t seed;
 
 /* One question with the answer that all others must repeat. */
@@ -384,18 +383,6 @@ static void few_rows_have_float32_products(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),
@@ -409,5 +396,5 @@ int main(void) {
     };
 
     seed = test_seed(42);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 enum { MAX_TOKENS = 80, MAX_BLOCKS = 7 };
@@ -288,21 +287,9 @@ static void random_cases(void **state) {
     print_message("%" PRId64 " cases\n", num_cases);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_cases)};
 
     seed = test_seed(20250801);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 /* A sequence of slots as engines do not send them: random, named again, and padding. */
@@ -435,18 +434,6 @@ static void large_batches(void **state) {
     expect_in_every_context(&it, &rng);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_example),
@@ -468,5 +455,5 @@ int main(void) {
     };
 
     seed = test_seed(16);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

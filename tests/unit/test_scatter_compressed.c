@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 /* One sequence and one head of channels that all have the same numbers: key of `dtype`, key-only. */
@@ -420,12 +419,6 @@ static int set_up(void **state) {
     return 0;
 }
 
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alibi_example),
@@ -443,5 +436,5 @@ int main(void) {
         cmocka_unit_test(empty_calls),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, contexts_tear_down);
 }

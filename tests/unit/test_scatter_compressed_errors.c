@@ -7,8 +7,6 @@
 #include "contexts.h"
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
-
 /* A call that would succeed: two sequences of 5 and 4 tokens, two heads. Tests change one thing in it. */
 struct setting {
     struct pkv_context *context;
@@ -529,18 +527,6 @@ static void reads_between_blocks(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_setting_succeeds),   cmocka_unit_test(windows_that_do_not_fit),
@@ -552,5 +538,5 @@ int main(void) {
         cmocka_unit_test(reads_between_blocks),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

@@ -7,8 +7,6 @@
 #include "contexts.h"
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
-
 enum { NUM_TOKENS = 6 };
 
 /* A call that would succeed; tests change one thing and call it. */
@@ -552,18 +550,6 @@ static void one_plan_serves_many_layers(void **state) {
     setting_free(&two);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_setting_succeeds),
@@ -583,5 +569,5 @@ int main(void) {
         cmocka_unit_test(one_plan_serves_many_layers),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 /* One slot for the three caches: row 130 is row 2 of block 1. */
@@ -328,18 +327,6 @@ static void large_cases_go_to_the_threads(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mla_token_goes_to_three_caches),
@@ -351,5 +338,5 @@ int main(void) {
     };
 
     seed = test_seed(31);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

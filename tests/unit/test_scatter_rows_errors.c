@@ -11,8 +11,6 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
-
 /* What the refusals below start from: two caches of 4 blocks of 2 slots, one of them without blocks. */
 struct world {
     uint8_t memory[2][64];
@@ -315,18 +313,6 @@ static void neighbours_with_other_blocks_stay_apart(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_caches_are_refused),
@@ -339,5 +325,5 @@ int main(void) {
         cmocka_unit_test(plan_creation_fails_cleanly),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }

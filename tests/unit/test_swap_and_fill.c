@@ -8,7 +8,6 @@
 #include <inttypes.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct test_contexts contexts;
 static uint64_t seed;
 
 enum { MAX_BLOCKS = 40 };
@@ -320,18 +319,6 @@ static void bad_fills_are_refused(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    test_contexts_make(&contexts);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    test_contexts_free(&contexts);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(swaps_between_any_two_layouts),
@@ -345,5 +332,5 @@ int main(void) {
     };
 
     seed = test_seed(33);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, contexts_set_up, contexts_tear_down);
 }
