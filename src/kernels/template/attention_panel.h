@@ -117,6 +117,33 @@ static inline void next_rows(struct ahead *ahead) {
     }
 }
 
+/* The smallest pages, and what the page table entries in one cache line translate. Of larger pages a few lines are
+ * fetched early, which does no harm. */
+enum { PAGE_BYTES = 4096, PAGES_BYTES = 8 * PAGE_BYTES };
+
+/* Fetches a line of each page of `tokens`. No instruction retires before its page is translated, not even one that
+ * only fetches: met one by one, pages cost a wait each; all at once, they are translated side by side. Those whose
+ * entries are in different lines come first, lest all wait for one. */
+static inline void touch_pages(const struct pkv_attention_tokens *tokens) {
+    const int64_t num_streams = tokens->heads_together ? 1 : tokens->num_heads;
+    const int64_t bytes = tokens->row_bytes * tokens->num_heads / num_streams;
+    for (int64_t reach = PAGES_BYTES; reach >= PAGE_BYTES; reach /= PAGES_BYTES / PAGE_BYTES) {
+        const int64_t step = bytes < reach ? reach / bytes : 1;
+        uintptr_t last = 0;
+        for (int64_t stream = 0; stream < num_streams; stream++) {
+            const char *base = tokens->base + stream * tokens->head_stride;
+            for (int64_t t = 0; t < tokens->num_tokens; t += step) {
+                const int64_t end = tokens->offsets[t] + bytes;
+                for (int64_t at = tokens->offsets[t]; at < end; at += reach) {
+                    if ((uintptr_t)(base + at) / reach != last)
+                        PREFETCH(base + at);
+                    last = (uintptr_t)(base + at) / reach;
+                }
+            }
+        }
+    }
+}
+
 /* What is fetched while `tokens` are read: the rows `lead` tokens further on, then those of `then`. */
 static inline struct ahead look_ahead(const struct pkv_attention_tokens *tokens,
                                       const struct pkv_attention_tokens *then, int64_t lead) {

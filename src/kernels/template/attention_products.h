@@ -12,6 +12,8 @@
  *   WIDE_ROWS                              likewise, at most 4: four sums a row
  *   WIDENING_ROWS                          for more rows, halves of words become floats once for all of them, not
  *                                          once for each group of rows
+ *   TOUCH_ROWS                             with up to so many rows products wait for memory, and all pages of what is
+ *                                          read next are touched first
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
@@ -337,6 +339,8 @@ enum { WIDE_PANEL = 2 * PANEL };
         int64_t head_size, float *scratch) {                                                         \
         const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
         const struct step step = first_step(tokens, 0);                                              \
+        if (then && num_rows <= TOUCH_ROWS)                                                          \
+            touch_pages(then);                                                                       \
         struct ahead ahead =                                                                         \
             look_ahead(tokens, then, lead_of(&step, tokens, num_rows > VALUE_ROWS));                 \
         if (num_rows <= 2 * VALUE_ROWS)                                                              \

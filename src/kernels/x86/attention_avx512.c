@@ -6,8 +6,15 @@
 
 #include "kernels/kernels.h"
 
-/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing. */
-enum { SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4, WIDENING_ROWS = PKV_ATTENTION_MAX_ROWS };
+/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing.
+ * Touching the pages ahead of 8 rows takes longer than meeting them. */
+enum {
+    SCORE_ROWS = 8,
+    VALUE_ROWS = 8,
+    WIDE_ROWS = 4,
+    WIDENING_ROWS = PKV_ATTENTION_MAX_ROWS,
+    TOUCH_ROWS = 4,
+};
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"
@@ -123,6 +130,8 @@ static inline fvec add_quarters(const fvec sums[4]) {
             quarter_row(scratch + i * stride, query + row * query_stride, head_size,               \
                         PKV_ATTENTION_QUARTER / bytes);                                            \
         }                                                                                          \
+        if (then)                                                                                  \
+            touch_pages(then);                                                                     \
         struct step step = first_step(keys, QUAD_TOKENS);                                          \
         struct ahead ahead = look_ahead(keys, then, step.width);                                   \
         do {                                                                                       \
