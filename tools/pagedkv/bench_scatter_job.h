@@ -58,7 +58,6 @@ struct bench_scatter_job {
     struct pkv_tensor value;
     struct pkv_scatter_plan *plan;
     struct pkv_step *steps[BENCH_MAX_CALLS];
-    struct pkv_step_indices indices[BENCH_MAX_CALLS];
     struct pkv_error error; /* of the call that failed */
     int64_t *run_slots;     /* slots of whole blocks are written out here */
     const int64_t *slots;   /* of this sample: num_calls * num_tokens */
