@@ -30,7 +30,7 @@ enum pkv_attention_products {
     /* Where the processor has dot products of bfloat16, for keys and for values that are bfloat16:
      * queries and weights are rounded to it, sums stay float32. About 1.6 times as fast in prefill,
      * errors near 2^-8. Elsewhere the same as F32, and where few queries share a key head (fewer
-     * than 16 of its heads in all), for that is quicker then. */
+     * than 9 of its heads in all), for that is quicker then. */
     PKV_ATTENTION_PRODUCTS_BF16 = 1
 };
 

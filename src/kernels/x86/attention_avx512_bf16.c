@@ -62,18 +62,96 @@ static void dot_all_rows(float *to, int64_t to_stride, const float *from, int64_
 /* The scratch: a panel, then the pairs of all rows. */
 enum { PAIRS_OFFSET = PKV_ATTENTION_MAX_HEAD_SIZE * 32 };
 
+enum { FEW_ROWS = FVEC_LANES, FEW_TOKENS = FVEC_LANES, WORD_BYTES = 4 };
+
+/* How far ahead rows are fetched: as many as are read side by side, or if there is time, for there are many rows, a whole
+ * tile. Heads are read one after the other; where they lie together that is not the order of memory, and a whole tile
+ * has to be there before. */
+static int64_t lead(const struct pkv_attention_tokens *tokens, int64_t num_rows,
+                    int64_t num_side_by_side) {
+    return tokens->heads_together || num_rows > FEW_ROWS ? tokens->num_tokens : num_side_by_side;
+}
+
+/* ---- query . key, few rows ----
+ *
+ * To transpose keys takes a quarter as long as their products with 16 rows. So the queries are transposed: a vector of a
+ * panel holds a word of 16 rows, and meets the words of the keys as they lie, each in all lanes. */
+
+/* Words of rows side by side; the last row stands in for missing ones. */
+static void fill_query_panel(float *panel, const float *pairs, int64_t num_rows,
+                             int64_t num_words) {
+    const char *rows[FEW_ROWS];
+    for (int64_t r = 0; r < FEW_ROWS; r++)
+        rows[r] = (const char *)(pairs + (r < num_rows ? r : num_rows - 1) * num_words);
+    for (int64_t w = 0; w < num_words; w += FVEC_LANES) {
+        tvec words[FVEC_LANES];
+        tvec_load_transposed(words, rows, w * WORD_BYTES);
+        UNROLL for (int64_t i = 0; i < FVEC_LANES; i++)
+            fvec_store(panel + (w + i) * FEW_ROWS, tvec_f32(words[i]));
+    }
+}
+
+static inline fvec key_word(const char *at, size_t bytes) {
+    int32_t word = 0;
+    memcpy(&word, at, bytes);
+    return (fvec)_mm512_set1_epi32(word);
+}
+
+static void score_few_rows(float *to, int64_t num_rows, const float *panel, const char *const *from,
+                           int64_t row_bytes, struct ahead *ahead) {
+    enum { WORDS = 4, WORDS_BYTES = WORDS * WORD_BYTES };
+    fvec sums[FEW_TOKENS];
+    UNROLL for (int i = 0; i < FEW_TOKENS; i++) sums[i] = fvec_set(0.0f);
+    const char *line = ahead->line;
+    int64_t at = 0;
+    for (; at + WORDS_BYTES <= row_bytes; at += WORDS_BYTES, panel += WORDS * FEW_ROWS) {
+        fvec q[WORDS];
+        FETCH(ahead, line, FEW_TOKENS * WORDS_BYTES);
+        UNROLL for (int w = 0; w < WORDS; w++) q[w] = fvec_load(panel + w * FEW_ROWS);
+        UNROLL for (int i = 0; i < FEW_TOKENS; i++) {
+            const char *row = from[i] + at;
+            UNROLL for (int w = 0; w < WORDS; w++) sums[i] =
+                dot(sums[i], q[w], key_word(row + w * WORD_BYTES, WORD_BYTES));
+        }
+    }
+    ahead->line = line;
+    for (; at < row_bytes; at += WORD_BYTES, panel += FEW_ROWS) {
+        const size_t bytes = row_bytes - at < WORD_BYTES ? (size_t)(row_bytes - at) : WORD_BYTES;
+        UNROLL for (int i = 0; i < FEW_TOKENS; i++) sums[i] =
+            dot(sums[i], fvec_load(panel), key_word(from[i] + at, bytes));
+    }
+    float tokens[FEW_TOKENS][FEW_ROWS];
+    const char *rows[FEW_TOKENS];
+    tvec words[FEW_ROWS];
+    UNROLL for (int i = 0; i < FEW_TOKENS; i++) {
+        fvec_store(tokens[i], sums[i]);
+        rows[i] = (const char *)tokens[i];
+    }
+    tvec_load_transposed(words, rows, 0);
+    for (int64_t r = 0; r < num_rows; r++)
+        fvec_store(to + r * PKV_ATTENTION_TILE, tvec_f32(words[r]));
+}
+
 static void scores_dot(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *keys,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
     float *pairs = scratch + PAIRS_OFFSET;
-    const struct step step = first_step(keys, PANEL);
-    struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows > DOT_ROWS));
+    struct ahead ahead = look_ahead(keys, then, lead(keys, num_rows, FEW_TOKENS));
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
         for (int64_t r = 0; r < num_rows; r++)
             pair_row(pairs + r * num_words, from + r * query_stride, head_size);
+        if (num_rows <= FEW_ROWS) {
+            fill_query_panel(scratch, pairs, num_rows, num_words);
+            for (int64_t t = 0; t < keys->num_tokens; t += FEW_TOKENS) {
+                const char *rows[FEW_TOKENS];
+                find_rows(rows, FEW_TOKENS, keys, head, t);
+                score_few_rows(to + t, num_rows, scratch, rows, head_size * 2, &ahead);
+            }
+            continue;
+        }
         for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
             fill_panel(scratch, keys, head, t, head_size * 2, &ahead);
             dot_all_rows(to + t, PKV_ATTENTION_TILE, pairs, num_words, num_rows, scratch,
@@ -144,7 +222,7 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
 static void values_dot(float *acc, int64_t acc_stride, const float *weights, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    struct ahead ahead = look_ahead(values, then, values->num_tokens);
+    struct ahead ahead = look_ahead(values, then, lead(values, num_rows, PANEL));
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
         values_dot_of_head(acc + row * acc_stride, acc_stride, weights + row * PKV_ATTENTION_TILE,
