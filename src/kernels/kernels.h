@@ -179,6 +179,7 @@ struct pkv_attention_tokens {
     /* The heads of a token are nearer to each other than the tokens of a head: some tokens of all heads in turn are
      * memory in order, else all tokens of a head are. */
     bool heads_together;
+    bool is_cached; /* values within keys that were read just before */
 };
 
 /* A key is read in chunks of 64 bytes, a chunk in quarters. Quarter i of all chunks has a sum s(i) over its elements d, in

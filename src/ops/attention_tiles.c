@@ -105,6 +105,7 @@ struct side {
     int64_t head_size;
     char *staged;
     int64_t *staged_offsets;
+    bool is_cached;
 };
 
 /* Rows that are moved at once. */
@@ -150,6 +151,7 @@ static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t he
         .head_stride = part->head_stride_bytes,
         .row_bytes = side->head_size * part->element_bytes,
         .heads_together = pkv_attention_heads_together(part),
+        .is_cached = side->is_cached,
     };
 }
 
@@ -242,9 +244,10 @@ static void attend(const struct walk *walk) {
     const struct pkv_attention_unit *unit = walk->unit;
     const struct tile *tile = &walk->tile, *next = &walk->next;
     const struct side keys = {&job->cache->key, job->plan->head_size, slot->staged_keys,
-                              slot->staged_offsets};
+                              slot->staged_offsets, false};
     const struct side values = {&job->value, job->plan->value_head_size, slot->staged_values,
-                                slot->staged_offsets + PKV_ATTENTION_TILE};
+                                slot->staged_offsets + PKV_ATTENTION_TILE,
+                                job->value.data == job->cache->key.data};
     const int64_t num_heads = unit->head_end - unit->head;
     const struct pkv_attention_tokens then_values =
         tokens_of(&values, unit->head, num_heads, tile, tile->value_offsets);

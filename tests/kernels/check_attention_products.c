@@ -145,6 +145,7 @@ static void draw_part_call(int64_t (*needs)(int64_t row), int64_t (*skips)(int64
     call.tokens.num_tokens = call.part.num_tokens - call.first_token;
     if (test_rng_below(rng, 2) == 0)
         call.tokens.heads_together = !call.tokens.heads_together;
+    call.tokens.is_cached = test_rng_below(rng, 2) == 0;
 }
 
 /* The call owns [0, end) of its rows, and has written nothing else; least of all what it was given. */

@@ -163,14 +163,15 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
 /* Elements of two neighbouring tokens as words: row t of the panel has those of tokens 2 t and 2 t + 1. */
 static void fill_value_panel(float *panel, const char *base, const int64_t *offsets,
                              int64_t num_tokens, int64_t num_elements, struct ahead *ahead) {
-    const char *line = ahead->line;
+    const char *line = ahead ? ahead->line : NULL;
     const __mmask32 mask = num_elements >= PANEL ? 0xffffffffu : (1u << num_elements) - 1;
     const __m512i even = _mm512_set1_epi32(0x00200000);
     const __m512i lower = _mm512_add_epi32(
         _mm512_mullo_epi32(_mm512_cvtps_epi32(fvec_iota()), _mm512_set1_epi32(0x00010001)), even);
     const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(0x00100010));
     for (int64_t t = 0; t < num_tokens; t += 2) {
-        FETCH(ahead, line, 2 * PANEL * 2);
+        if (ahead)
+            FETCH(ahead, line, 2 * PANEL * 2);
         const __m512i a = _mm512_maskz_loadu_epi16(mask, base + offsets[t]);
         const __m512i b = t + 1 < num_tokens ? _mm512_maskz_loadu_epi16(mask, base + offsets[t + 1])
                                              : _mm512_setzero_si512();
@@ -178,7 +179,8 @@ static void fill_value_panel(float *panel, const char *base, const int64_t *offs
         _mm512_storeu_si512(panel + t / 2 * PANEL + FVEC_LANES,
                             _mm512_permutex2var_epi16(a, upper, b));
     }
-    ahead->line = line;
+    if (ahead)
+        ahead->line = line;
 }
 
 /* The sums of a row again, in float32 and without the tokens whose weight is 0: they may hold anything. */
@@ -222,12 +224,14 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
 static void values_dot(float *acc, int64_t acc_stride, const float *weights, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    struct ahead ahead = look_ahead(values, then, lead(values, num_rows, PANEL));
+    struct ahead cursor = look_ahead(values, then, lead(values, num_rows, PANEL));
+    /* To fetch again what is in cache would take a tenth of the time. */
+    struct ahead *ahead = values->is_cached && num_rows <= FEW_ROWS ? NULL : &cursor;
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
         values_dot_of_head(acc + row * acc_stride, acc_stride, weights + row * PKV_ATTENTION_TILE,
                            num_rows, values->base + head * values->head_stride, values->offsets,
-                           values->num_tokens, head_size, scratch, &ahead);
+                           values->num_tokens, head_size, scratch, ahead);
     }
 }
 
