@@ -27,13 +27,10 @@ static inline void copy_piece(char *dst, const char *src, int64_t bytes, bool st
  * a plain copy; 32 gave 0.63); single elements use up 32 lines at once on the other side. */
 enum { TILE_FRAGMENTS = 8, TILE_ELEMENTS = 32 };
 
-/* A whole tile of fragments, without loops: compilers do that on some levels only, and in loops AVX2 took up to 1.8 times
- * as long. */
-ALWAYS_INLINE void copy_fragments(char *dst, const char *src, const struct pkv_grid *grid,
-                                  int64_t bytes, bool stream) {
-    const int abreast = (int)(LINE_BYTES / bytes);
-    UNROLL for (int j = 0; j < TILE_FRAGMENTS; j++) {
-        UNROLL for (int i = 0; i < abreast; i++)
+ALWAYS_INLINE void copy_tile(char *dst, const char *src, const struct pkv_grid *grid, int64_t bytes,
+                             bool stream, int64_t num_inner, int64_t num_outer) {
+    for (int64_t j = 0; j < num_inner; j++) {
+        for (int64_t i = 0; i < num_outer; i++)
             copy_piece(dst + i * grid->dst_outer + j * grid->dst_inner,
                        src + i * grid->src_outer + j * grid->src_inner, bytes, stream);
     }
@@ -53,20 +50,12 @@ static inline void copy_one_grid(char *dst, const char *src, const struct pkv_gr
             const int64_t count = rest < abreast ? rest : abreast;
             char *to = dst + first * grid->dst_outer + tile * grid->dst_inner;
             const char *from = src + first * grid->src_outer + tile * grid->src_inner;
-            const bool is_whole = count == abreast && num_inner == step;
-            if (bytes == 16 && is_whole) {
-                copy_fragments(to, from, grid, 16, stream);
-                continue;
-            }
-            if (bytes == 32 && is_whole) {
-                copy_fragments(to, from, grid, 32, stream);
-                continue;
-            }
-            for (int64_t j = 0; j < num_inner; j++) {
-                for (int64_t i = 0; i < count; i++)
-                    copy_piece(to + i * grid->dst_outer + j * grid->dst_inner,
-                               from + i * grid->src_outer + j * grid->src_inner, bytes, stream);
-            }
+            /* Whole tiles of fragments have constant counts, and compilers unroll them; in loops they took up
+             * to 1.8 times as long. */
+            if (bytes >= 16 && bytes < LINE_BYTES && num_inner == step && count == abreast)
+                copy_tile(to, from, grid, bytes, stream, TILE_FRAGMENTS, LINE_BYTES / bytes);
+            else
+                copy_tile(to, from, grid, bytes, stream, num_inner, count);
         }
     }
 }
