@@ -54,10 +54,11 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
     return left > 0 && step->head < tokens->num_heads;
 }
 
-/* How far ahead rows are fetched: a step, or if there is time, for there are many rows, a whole tile. */
-static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
+/* How far ahead rows are fetched: as many tokens as are read side by side or, if there is time, for there are many rows,
+ * a whole tile. */
+static inline int64_t lead_of(const struct pkv_attention_tokens *tokens, int64_t width,
                               bool has_time) {
-    return has_time ? tokens->num_tokens : step->width;
+    return has_time ? tokens->num_tokens : width;
 }
 
 /* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
@@ -121,27 +122,34 @@ static inline void next_rows(struct ahead *ahead) {
  * fetched early, which does no harm. */
 enum { PAGE_BYTES = 4096, PAGES_BYTES = 8 * PAGE_BYTES };
 
-/* Fetches a line of each page of `tokens`. No instruction retires before its page is translated, not even one that
- * only fetches: met one by one, pages cost a wait each; all at once, they are translated side by side. Those whose
- * entries are in different lines come first, lest all wait for one. */
-static inline void touch_pages(const struct pkv_attention_tokens *tokens) {
-    const int64_t num_streams = tokens->heads_together ? 1 : tokens->num_heads;
-    const int64_t bytes = tokens->row_bytes * tokens->num_heads / num_streams;
-    for (int64_t reach = PAGES_BYTES; reach >= PAGE_BYTES; reach /= PAGES_BYTES / PAGE_BYTES) {
-        const int64_t step = bytes < reach ? reach / bytes : 1;
-        uintptr_t last = 0;
-        for (int64_t stream = 0; stream < num_streams; stream++) {
-            const char *base = tokens->base + stream * tokens->head_stride;
-            for (int64_t t = 0; t < tokens->num_tokens; t += step) {
-                const int64_t end = tokens->offsets[t] + bytes;
-                for (int64_t at = tokens->offsets[t]; at < end; at += reach) {
-                    if ((uintptr_t)(base + at) / reach != last)
-                        PREFETCH(base + at);
-                    last = (uintptr_t)(base + at) / reach;
-                }
+/* Fetches a line every `reach` bytes of `tokens`. Inlined always: gcc drops a function that only prefetches. */
+ALWAYS_INLINE void touch_every(int64_t reach, const struct pkv_attention_tokens *tokens) {
+    int64_t num_streams = tokens->num_heads, bytes = tokens->row_bytes;
+    if (tokens->heads_together) {
+        num_streams = 1;
+        bytes += (tokens->num_heads - 1) * tokens->head_stride;
+    }
+    const int64_t step = bytes < reach ? reach / bytes : 1;
+    uintptr_t last = 0;
+    for (int64_t stream = 0; stream < num_streams; stream++) {
+        const char *base = tokens->base + stream * tokens->head_stride;
+        for (int64_t t = 0; t < tokens->num_tokens; t += step) {
+            const int64_t end = tokens->offsets[t] + bytes;
+            for (int64_t at = tokens->offsets[t]; at < end; at += reach) {
+                if ((uintptr_t)(base + at) / reach != last)
+                    PREFETCH(base + at);
+                last = (uintptr_t)(base + at) / reach;
             }
         }
     }
+}
+
+/* A line of each page of `tokens`. No instruction retires before its page is translated, not even one that only
+ * fetches: met one by one, pages cost a wait each; all at once, they are translated side by side. Those whose entries
+ * are in different lines come first, lest all wait for one. */
+ALWAYS_INLINE void touch_pages(const struct pkv_attention_tokens *tokens) {
+    touch_every(PAGES_BYTES, tokens);
+    touch_every(PAGE_BYTES, tokens);
 }
 
 /* What is fetched while `tokens` are read: the rows `lead` tokens further on, then those of `then`. */

@@ -21,6 +21,12 @@
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_panel.h"
 
+/* What is read after these products. */
+ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *then, int64_t num_rows) {
+    if (then && num_rows <= TOUCH_ROWS)
+        touch_pages(then);
+}
+
 /* ---- query . key ---- */
 
 /* The elements of one word of every token, as floats. */
@@ -115,7 +121,9 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
         const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
         float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
         struct step step = first_step(keys, PANEL);                                                \
-        struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows > SCORE_ROWS));  \
+        touch_next(then, num_rows);                                                                \
+        struct ahead ahead =                                                                       \
+            look_ahead(keys, then, lead_of(keys, step.width, num_rows > SCORE_ROWS));              \
         do {                                                                                       \
             const int64_t first_row = step.head * head_rows;                                       \
             for (int64_t t = step.first; t < step.end; t += PANEL) {                               \
@@ -339,10 +347,9 @@ enum { WIDE_PANEL = 2 * PANEL };
         int64_t head_size, float *scratch) {                                                         \
         const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
         const struct step step = first_step(tokens, 0);                                              \
-        if (then && num_rows <= TOUCH_ROWS)                                                          \
-            touch_pages(then);                                                                       \
+        touch_next(then, num_rows);                                                                  \
         struct ahead ahead =                                                                         \
-            look_ahead(tokens, then, lead_of(&step, tokens, num_rows > VALUE_ROWS));                 \
+            look_ahead(tokens, then, lead_of(tokens, step.width, num_rows > VALUE_ROWS));            \
         if (num_rows <= 2 * VALUE_ROWS)                                                              \
             add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \
                                    &ahead);                                                          \

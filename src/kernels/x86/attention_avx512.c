@@ -130,10 +130,9 @@ static inline fvec add_quarters(const fvec sums[4]) {
             quarter_row(scratch + i * stride, query + row * query_stride, head_size,               \
                         PKV_ATTENTION_QUARTER / bytes);                                            \
         }                                                                                          \
-        if (then)                                                                                  \
-            touch_pages(then);                                                                     \
+        touch_next(then, num_rows);                                                                \
         struct step step = first_step(keys, QUAD_TOKENS);                                          \
-        struct ahead ahead = look_ahead(keys, then, step.width);                                   \
+        struct ahead ahead = look_ahead(keys, then, lead_of(keys, step.width, false));             \
         do {                                                                                       \
             float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;                       \
             for (int64_t t = step.first; t < step.end; t += QUAD_TOKENS) {                         \

@@ -64,12 +64,10 @@ enum { PAIRS_OFFSET = PKV_ATTENTION_MAX_HEAD_SIZE * 32 };
 
 enum { FEW_ROWS = FVEC_LANES, FEW_TOKENS = FVEC_LANES, WORD_BYTES = 4 };
 
-/* How far ahead rows are fetched: as many as are read side by side, or if there is time, for there are many rows, a whole
- * tile. Heads are read one after the other; where they lie together that is not the order of memory, and a whole tile
- * has to be there before. */
-static int64_t lead(const struct pkv_attention_tokens *tokens, int64_t num_rows,
-                    int64_t num_side_by_side) {
-    return tokens->heads_together || num_rows > FEW_ROWS ? tokens->num_tokens : num_side_by_side;
+/* Heads are read one after the other. Where they lie together that is not the order of memory, and a whole tile has to
+ * be there before. */
+static bool has_time(const struct pkv_attention_tokens *tokens, int64_t num_rows) {
+    return tokens->heads_together || num_rows > FEW_ROWS;
 }
 
 /* ---- query . key, few rows ----
@@ -137,7 +135,8 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
     float *pairs = scratch + PAIRS_OFFSET;
-    struct ahead ahead = look_ahead(keys, then, lead(keys, num_rows, FEW_TOKENS));
+    struct ahead ahead =
+        look_ahead(keys, then, lead_of(keys, FEW_TOKENS, has_time(keys, num_rows)));
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
@@ -224,7 +223,8 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
 static void values_dot(float *acc, int64_t acc_stride, const float *weights, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    struct ahead cursor = look_ahead(values, then, lead(values, num_rows, PANEL));
+    struct ahead cursor =
+        look_ahead(values, then, lead_of(values, FEW_TOKENS, has_time(values, num_rows)));
     /* To fetch again what is in cache would take a tenth of the time. */
     struct ahead *ahead = values->is_cached && num_rows <= FEW_ROWS ? NULL : &cursor;
     for (int64_t head = 0; head < values->num_heads; head++) {
