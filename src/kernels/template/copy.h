@@ -46,20 +46,11 @@ static inline void stream_lines(char *dst, const char *src, int64_t num_lines) {
     }
 }
 
-/* A line is one or two vectors: alone, the loop around it takes as long as its copying in the first-level
- * cache. */
-enum { UNROLLED_LINES = 4 };
-
 static inline void copy_span(char *dst, const char *src, int64_t bytes) {
-    enum { UNROLLED_BYTES = UNROLLED_LINES * LINE_BYTES };
-    int64_t done = 0;
-    for (; done + UNROLLED_BYTES <= bytes; done += UNROLLED_BYTES)
-        copy_lines(dst + done, src + done, UNROLLED_LINES);
-    const int64_t num_lines = (bytes - done) / LINE_BYTES;
-    copy_lines(dst + done, src + done, num_lines);
-    done += num_lines * LINE_BYTES;
-    if (done < bytes)
-        memcpy(dst + done, src + done, (size_t)(bytes - done));
+    const int64_t num_lines = bytes / LINE_BYTES, tail = bytes % LINE_BYTES;
+    copy_lines(dst, src, num_lines);
+    if (tail > 0)
+        memcpy(dst + num_lines * LINE_BYTES, src + num_lines * LINE_BYTES, (size_t)tail);
 }
 
 /* Whole lines stream; what shares a line with its neighbours before and after them is stored as usual. */
