@@ -15,45 +15,35 @@ enum { MAX_SPANS = 256 };
 /* Runs that are handed to a grid kernel at once. */
 enum { MAX_PLACES = 64 };
 
-struct span_list {
-    const struct pkv_row_mover *mover;
-    int64_t count;
+/* Runs whose rows are adjacent on both sides are spans as they are. */
+static void move_adjacent_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                               int64_t num_runs) {
     struct pkv_span spans[MAX_SPANS];
-};
-
-static void flush(struct span_list *list) {
-    const struct pkv_row_mover *mover = list->mover;
-    mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, list->spans, list->count);
-    list->count = 0;
-}
-
-static inline void add_span(struct span_list *list, int64_t dst_offset, int64_t src_offset,
-                            int64_t bytes) {
-    if (list->count == MAX_SPANS)
-        flush(list);
-    list->spans[list->count++] = (struct pkv_span){dst_offset, src_offset, bytes};
-}
-
-static void add_rows(struct span_list *list, const struct pkv_row_run *run) {
-    const struct pkv_row_mover *mover = list->mover;
-    const int64_t bytes = mover->nest.piece_bytes;
-    if (mover->dst_row_stride == bytes && mover->src_row_stride == bytes) {
-        add_span(list, run->dst_offset, run->src_offset, run->num_rows * bytes);
-        return;
+    for (int64_t first = 0, count; first < num_runs; first += count) {
+        count = num_runs - first < MAX_SPANS ? num_runs - first : MAX_SPANS;
+        for (int64_t i = 0; i < count; i++)
+            spans[i] = (struct pkv_span){runs[first + i].dst_offset, runs[first + i].src_offset,
+                                         runs[first + i].num_rows * mover->nest.piece_bytes};
+        mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
     }
-    for (int64_t row = 0; row < run->num_rows; row++)
-        add_span(list, run->dst_offset + row * mover->dst_row_stride,
-                 run->src_offset + row * mover->src_row_stride, bytes);
 }
 
-static void move_whole_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                            int64_t num_runs) {
-    struct span_list list; /* 6 KiB that need no zeroes */
-    list.mover = mover;
-    list.count = 0;
-    for (int64_t run = 0; run < num_runs; run++)
-        add_rows(&list, &runs[run]);
-    flush(&list);
+static void move_single_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
+                             int64_t num_runs) {
+    struct pkv_span spans[MAX_SPANS];
+    int64_t count = 0;
+    for (const struct pkv_row_run *run = runs; run < runs + num_runs; run++) {
+        for (int64_t row = 0; row < run->num_rows; row++) {
+            if (count == MAX_SPANS) {
+                mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
+                count = 0;
+            }
+            spans[count++] = (struct pkv_span){run->dst_offset + row * mover->dst_row_stride,
+                                               run->src_offset + row * mover->src_row_stride,
+                                               mover->nest.piece_bytes};
+        }
+    }
+    mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
 }
 
 /* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the destination
@@ -103,10 +93,13 @@ static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_r
 
 void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
                    int64_t num_runs) {
-    if (mover->nest.num_levels == 0)
-        move_whole_rows(mover, runs, num_runs);
-    else
+    const int64_t bytes = mover->nest.piece_bytes;
+    if (mover->nest.num_levels > 0)
         move_grids(mover, runs, num_runs);
+    else if (mover->dst_row_stride == bytes && mover->src_row_stride == bytes)
+        move_adjacent_rows(mover, runs, num_runs);
+    else
+        move_single_rows(mover, runs, num_runs);
 }
 
 const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level) {
