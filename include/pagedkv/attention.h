@@ -29,8 +29,8 @@ enum pkv_attention_products {
     PKV_ATTENTION_PRODUCTS_F32 = 0, /* products and sums in float32; STABLE */
     /* Where the processor has dot products of bfloat16, for keys and for values that are bfloat16:
      * queries and weights are rounded to it, sums stay float32. About 1.6 times as fast in prefill,
-     * errors near 2^-8. Elsewhere the same as F32, and where few queries share a key head (fewer
-     * than 9 of its heads in all), for that is quicker then. */
+     * errors near 2^-8. Elsewhere the same as F32, and so where fewer than 9 rows (queries times
+     * query heads of a key head) are attended to at once, for that is quicker. */
     PKV_ATTENTION_PRODUCTS_BF16 = 1
 };
 
