@@ -158,8 +158,8 @@ enum {
     PKV_ATTENTION_MAX_HEAD_SIZE = 576,
     PKV_ATTENTION_MAX_ROWS = 128, /* queries times heads */
     PKV_ATTENTION_PAD = 32,       /* heads in float arrays are padded to a multiple of it */
-    /* floats of scratch for scores and values: the queries of all rows in another order, or a panel of 32 tokens of the
-     * largest head and that panel as floats or the pairs of bfloat16 of the queries of all rows */
+    /* floats of scratch for scores and values: the queries of all rows in another order (up to 16 rows of a head as 16),
+     * or a panel of 32 tokens of the largest head and that panel as floats or the pairs of bfloat16 of all rows */
     PKV_ATTENTION_SCRATCH = PKV_ATTENTION_MAX_HEAD_SIZE * PKV_ATTENTION_MAX_ROWS
 };
 
@@ -260,8 +260,10 @@ struct pkv_kernels {
     pkv_nsa_compress_fn *nsa_compress[PKV_NUM_HALF_TYPES];
     pkv_attention_scores_fn *attention_scores[PKV_NUM_ATTENTION_TYPES];
     pkv_attention_values_fn *attention_values[PKV_NUM_ATTENTION_TYPES];
-    /* The products of bfloat16 keys and values by dot products of bfloat16: queries and weights are rounded to it, and
-     * pairs of neighbours are added first. NULL where the level has none. */
+    /* The products of bfloat16 keys and values by dot products of bfloat16, NULL where the level has none. Queries and
+     * weights are rounded to it, what is denormal counts as 0, as factor, product or sum. The chains of scores are those
+     * above but for the order of neighbours: elements 1, 0, 3, 2 and so on; so they do not depend on the number of
+     * rows. Values are one chain over pairs of tokens. */
     pkv_attention_scores_fn *attention_scores_dot;
     pkv_attention_values_fn *attention_values_dot;
     pkv_attention_load_fn *attention_load[PKV_NUM_ATTENTION_TYPES];

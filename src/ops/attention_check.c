@@ -169,15 +169,19 @@ static enum pkv_attention_type type_of(int32_t dtype) {
                                     : PKV_ATTENTION_BF16;
 }
 
+/* Dot products of bfloat16 keys are chosen for what the queries are, never for how many there are: a decode step and a
+ * prefill have the same bytes. */
 static void choose_products(struct pkv_attention_job *job) {
     const struct pkv_kernels *kernels = job->kernels;
-    const bool by_dots = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;
-    job->scores = kernels->attention_scores[type_of(job->cache->key.dtype)];
-    job->values = kernels->attention_values[type_of(job->value.dtype)];
+    const bool may_round = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;
+    const bool has_bf16_queries = job->plan->query_dtype == PKV_DTYPE_BF16 || may_round;
     const bool has_bf16_keys = job->cache->key.dtype == PKV_DTYPE_BF16;
-    const bool has_bf16_values = job->value.dtype == PKV_DTYPE_BF16;
-    job->scores_dot = by_dots && has_bf16_keys ? kernels->attention_scores_dot : NULL;
-    job->values_dot = by_dots && has_bf16_values ? kernels->attention_values_dot : NULL;
+    job->scores = has_bf16_queries && has_bf16_keys && kernels->attention_scores_dot
+                      ? kernels->attention_scores_dot
+                      : kernels->attention_scores[type_of(job->cache->key.dtype)];
+    job->values = kernels->attention_values[type_of(job->value.dtype)];
+    job->values_dot =
+        may_round && job->value.dtype == PKV_DTYPE_BF16 ? kernels->attention_values_dot : NULL;
 }
 
 enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,

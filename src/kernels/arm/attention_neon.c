@@ -4,7 +4,14 @@
  */
 #include "kernels/arm/fvec_neon.h"
 
-enum { SCORE_ROWS = 8, VALUE_ROWS = 8, WIDE_ROWS = 4, WIDENING_ROWS = 16, TOUCH_ROWS = 0 };
+enum {
+    SCORE_ROWS = 8,
+    VALUE_ROWS = 8,
+    WIDE_ROWS = 4,
+    WIDENING_ROWS = 16,
+    NEAR_ROWS = 8,
+    TOUCH_ROWS = 0
+};
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"

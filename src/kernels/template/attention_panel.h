@@ -8,6 +8,9 @@
  *   tvec_load_transposed(words, from, at)  words[j] = word j behind byte `at` of each of FVEC_LANES rows
  *   tvec_f32(t)                            the words as float
  *   PREFETCH(p)                            a macro: fetch p's line
+ *   NEAR_ROWS                              with more rows, a whole tile is fetched ahead
+ *   TOUCH_ROWS                             with up to so many rows products wait for memory, and all pages of what is
+ *                                          read next are touched first
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
@@ -26,11 +29,14 @@ struct step {
     int64_t width; /* tokens that are read before another head's turn comes */
 };
 
-/* Steps of at least `at_least` tokens. Where heads lie together and are read in turn, the tokens of a step, all heads of
- * them, and as many that are fetched ahead should find room in the first cache. */
-static inline struct step first_step(const struct pkv_attention_tokens *tokens, int64_t at_least) {
-    const int64_t usual = tokens->heads_together ? 16 : 32;
-    struct step step = {.width = usual < at_least ? at_least : usual};
+/* Tokens of a step, usually: where heads lie apart, and where they lie together and are read in turn. Then the tokens of
+ * a step, all heads of them, and as many that are fetched ahead should find room in the first cache. A panel is filled
+ * whole. */
+enum { STEP_APART = 32, STEP_TOGETHER = 16, PANEL_STEP = PANEL < 16 ? 16 : PANEL };
+
+static inline struct step first_step(const struct pkv_attention_tokens *tokens, int64_t apart,
+                                     int64_t together) {
+    struct step step = {.width = tokens->heads_together ? together : apart};
     step.end = tokens->num_tokens < step.width ? tokens->num_tokens : step.width;
     return step;
 }
@@ -55,10 +61,10 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
 }
 
 /* How far ahead rows are fetched: as many tokens as are read side by side or, if there is time, for there are many rows,
- * a whole tile. */
-static inline int64_t lead_of(const struct pkv_attention_tokens *tokens, int64_t width,
-                              bool has_time) {
-    return has_time ? tokens->num_tokens : width;
+ * a whole tile. What is read after these relies on it, so there is one rule. */
+static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
+                              int64_t num_rows) {
+    return num_rows > NEAR_ROWS || tokens->is_cached ? tokens->num_tokens : step->width;
 }
 
 /* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
@@ -152,6 +158,12 @@ ALWAYS_INLINE void touch_pages(const struct pkv_attention_tokens *tokens) {
     touch_every(PAGE_BYTES, tokens);
 }
 
+/* What is read after these products. */
+ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *then, int64_t num_rows) {
+    if (then && num_rows <= TOUCH_ROWS)
+        touch_pages(then);
+}
+
 /* What is fetched while `tokens` are read: the rows `lead` tokens further on, then those of `then`. */
 static inline struct ahead look_ahead(const struct pkv_attention_tokens *tokens,
                                       const struct pkv_attention_tokens *then, int64_t lead) {
@@ -232,10 +244,10 @@ static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, con
         WITH_FEW_ROWS(rows, fn, __VA_ARGS__)                                                       \
     }
 
-/* The last bytes of rows, from `at` on: less than a chunk, filled up with zeroes. */
-static inline void copy_rest(char rest[FVEC_LANES][CHUNK_BYTES], const char *rows[FVEC_LANES],
-                             const char *const from[FVEC_LANES], int64_t at, int64_t row_bytes) {
-    for (int64_t i = 0; i < FVEC_LANES; i++) {
+/* The last bytes of `count` rows, from `at` on: less than a chunk, filled up with zeroes. */
+static inline void copy_rest(int count, char (*rest)[CHUNK_BYTES], const char **rows,
+                             const char *const *from, int64_t at, int64_t row_bytes) {
+    for (int i = 0; i < count; i++) {
         memset(rest[i], 0, CHUNK_BYTES);
         memcpy(rest[i], from[i] + at, (size_t)(row_bytes - at));
         rows[i] = rest[i];
@@ -259,7 +271,7 @@ ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], 
         return;
     char rest[FVEC_LANES][CHUNK_BYTES];
     const char *rows[FVEC_LANES];
-    copy_rest(rest, rows, from, at, row_bytes);
+    copy_rest(FVEC_LANES, rest, rows, from, at, row_bytes);
     tvec_load_transposed(words, rows, 0);
     UNROLL for (int64_t j = 0; j < FVEC_LANES; j++) {
         if (at + j * 4 < row_bytes)

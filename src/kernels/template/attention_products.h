@@ -12,20 +12,12 @@
  *   WIDE_ROWS                              likewise, at most 4: four sums a row
  *   WIDENING_ROWS                          for more rows, halves of words become floats once for all of them, not
  *                                          once for each group of rows
- *   TOUCH_ROWS                             with up to so many rows products wait for memory, and all pages of what is
- *                                          read next are touched first
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PRODUCTS_H
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_panel.h"
-
-/* What is read after these products. */
-ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *then, int64_t num_rows) {
-    if (then && num_rows <= TOUCH_ROWS)
-        touch_pages(then);
-}
 
 /* ---- query . key ---- */
 
@@ -120,10 +112,9 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
         const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {              \
         const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
         float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
-        struct step step = first_step(keys, PANEL);                                                \
+        struct step step = first_step(keys, STEP_APART, PANEL_STEP);                               \
         touch_next(then, num_rows);                                                                \
-        struct ahead ahead =                                                                       \
-            look_ahead(keys, then, lead_of(keys, step.width, num_rows > SCORE_ROWS));              \
+        struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
             const int64_t first_row = step.head * head_rows;                                       \
             for (int64_t t = step.first; t < step.end; t += PANEL) {                               \
@@ -346,10 +337,9 @@ enum { WIDE_PANEL = 2 * PANEL };
         const struct pkv_attention_tokens *tokens, const struct pkv_attention_tokens *then,          \
         int64_t head_size, float *scratch) {                                                         \
         const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
-        const struct step step = first_step(tokens, 0);                                              \
+        const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                      \
         touch_next(then, num_rows);                                                                  \
-        struct ahead ahead =                                                                         \
-            look_ahead(tokens, then, lead_of(tokens, step.width, num_rows > VALUE_ROWS));            \
+        struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));             \
         if (num_rows <= 2 * VALUE_ROWS)                                                              \
             add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \
                                    &ahead);                                                          \

@@ -6,7 +6,14 @@
 
 /* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. At half the speed of AVX-512,
  * touching pages ahead takes longer than meeting them. */
-enum { SCORE_ROWS = 6, VALUE_ROWS = 6, WIDE_ROWS = 2, WIDENING_ROWS = 12, TOUCH_ROWS = 0 };
+enum {
+    SCORE_ROWS = 6,
+    VALUE_ROWS = 6,
+    WIDE_ROWS = 2,
+    WIDENING_ROWS = 12,
+    NEAR_ROWS = 6,
+    TOUCH_ROWS = 0
+};
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"
