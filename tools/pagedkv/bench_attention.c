@@ -24,8 +24,16 @@ enum {
     ROUNDS_NS = 200000000, /* what the runs of a case may take, if its speed is as guessed */
     GUESSED_GB_PER_S = 20,
     GUESSED_GFLOPS = 150,
-    ELEMENT_BYTES = 2,         /* everything is bfloat16 */
+    ELEMENT_BYTES = 2,         /* keys and values are bfloat16 */
     PATTERN_ELEMENTS = 1000003 /* no multiple of a block: no two blocks hold the same */
+};
+
+/* What the products are of, and what does them: the unit of the scores and that of the values. */
+struct arithmetic {
+    const char *what;
+    int32_t query_dtype;
+    int32_t products;
+    enum bench_unit units[2];
 };
 
 struct sizes {
@@ -37,7 +45,7 @@ struct sizes {
     int64_t num_heads, num_kv_heads;
     int64_t head_size, value_head_size;
     int32_t layout;
-    int32_t products;
+    const struct arithmetic *arithmetic;
     int is_mla;
     int has_read_ceiling; /* 1: a sequential read; 0: the peak of the unit */
 };
@@ -56,9 +64,8 @@ struct job {
     struct pkv_paged_attention_tensors tensors;
     int32_t *block_table; /* [num_seqs, blocks of a sequence] */
     int32_t *lengths;     /* [num_seqs], then [num_seqs + 1] of query_start_loc */
-    enum bench_unit unit;
-    double unit_flops; /* of one sample of the peak */
-    uint64_t sum;      /* of what was read */
+    double unit_flops[2]; /* of one sample of the peak, for scores and for values */
+    uint64_t sum;         /* of what was read */
     struct pkv_error error;
 };
 
@@ -163,17 +170,30 @@ static int draw_tables(struct job *job) {
     return failed ? -1 : 0;
 }
 
+/* The queries are bfloat16 numbers in any case. */
+static void fill_query(struct job *job, int64_t num_elements) {
+    void *data = job->stage->key_output.data;
+    uint16_t *codes = data;
+    fill_pattern(&job->stage->random, codes, num_elements);
+    if (job->sizes->arithmetic->query_dtype != PKV_DTYPE_F32)
+        return;
+    for (int64_t i = num_elements - 1; i >= 0; i--) {
+        const uint32_t bits = (uint32_t)codes[i] << 16;
+        memcpy((char *)data + i * (int64_t)sizeof(bits), &bits, sizeof(bits));
+    }
+}
+
 static void make_tensors(struct job *job) {
     const struct sizes *sizes = job->sizes;
     const int64_t num_tokens = sizes->num_seqs * sizes->query_len;
     const int64_t query[] = {num_tokens, sizes->num_heads, sizes->head_size};
     const int64_t out[] = {num_tokens, sizes->num_heads, sizes->value_head_size};
-    fill_pattern(&job->stage->random, (uint16_t *)(void *)job->stage->key_output.data,
-                 num_tokens * sizes->num_heads * sizes->head_size);
+    const int32_t dtype = sizes->arithmetic->query_dtype;
+    fill_query(job, num_tokens * sizes->num_heads * sizes->head_size);
     job->tensors = (struct pkv_paged_attention_tensors){
         .struct_size = sizeof(job->tensors),
-        .query = pkv_tensor_make(job->stage->key_output.data, PKV_DTYPE_BF16, 3, query),
-        .out = pkv_tensor_make(job->stage->value_output.data, PKV_DTYPE_BF16, 3, out)};
+        .query = pkv_tensor_make(job->stage->key_output.data, dtype, 3, query),
+        .out = pkv_tensor_make(job->stage->value_output.data, dtype, 3, out)};
 }
 
 /* Returns 0, or -1 with the facts in job->error. */
@@ -182,7 +202,9 @@ static int create(struct job *job) {
     const struct pkv_paged_attention_options options = {.struct_size = sizeof(options),
                                                         .num_heads = sizes->num_heads,
                                                         .value_head_size = sizes->value_head_size,
-                                                        .products = sizes->products};
+                                                        .query_dtype =
+                                                            sizes->arithmetic->query_dtype,
+                                                        .products = sizes->arithmetic->products};
     if (draw_tables(job) != 0) {
         job->error.status = PKV_STATUS_OUT_OF_MEMORY;
         return -1;
@@ -241,10 +263,18 @@ static int run_four_streams(void *arg) {
     return read_layer(arg, 4);
 }
 
-static int run_unit(void *arg) {
-    struct job *job = arg;
-    job->unit_flops = bench_unit_work(&job->team->executor, job->unit);
+static int run_unit(struct job *job, int product) {
+    job->unit_flops[product] =
+        bench_unit_work(&job->team->executor, job->sizes->arithmetic->units[product]);
     return 0;
+}
+
+static int run_unit_of_scores(void *arg) {
+    return run_unit(arg, 0);
+}
+
+static int run_unit_of_values(void *arg) {
+    return run_unit(arg, 1);
 }
 
 /* ---- the check ---- */
@@ -266,7 +296,7 @@ static int check(struct job *job) {
     double *values = rows + sizes->seq_len * sizes->head_size;
     double query[VERIFY_ATTENTION_MAX_HEAD_SIZE];
     for (int64_t d = 0; d < sizes->head_size; d++)
-        query[d] = verify_attention_number(PKV_DTYPE_BF16, job->tensors.query.data,
+        query[d] = verify_attention_number(job->tensors.query.dtype, job->tensors.query.data,
                                            row_number * sizes->head_size + d);
     verify_attention_gather(&parts[0], blocks, sizes->seq_len, sizes->num_kv_heads - 1, rows);
     if (!sizes->is_mla)
@@ -284,15 +314,15 @@ static int check(struct job *job) {
         .scale = 1 / sqrt((double)sizes->head_size),
         .sink = (double)-INFINITY,
         .scores = rows + 2 * sizes->seq_len * sizes->head_size,
-        .has_bf16_products = sizes->products == PKV_ATTENTION_PRODUCTS_BF16};
+        .has_bf16_products = sizes->arithmetic->products == PKV_ATTENTION_PRODUCTS_BF16};
     struct verify_attention_answer answer;
     verify_attention_row(&row, &answer);
     int status = 0;
     for (int64_t d = 0; d < sizes->value_head_size; d++) {
-        const double found = verify_attention_number(PKV_DTYPE_BF16, job->tensors.out.data,
+        const double found = verify_attention_number(job->tensors.out.dtype, job->tensors.out.data,
                                                      row_number * sizes->value_head_size + d);
-        const double bound =
-            verify_attention_rounded_bound(PKV_DTYPE_BF16, answer.out[d], answer.out_bound[d]);
+        const double bound = verify_attention_rounded_bound(job->tensors.out.dtype, answer.out[d],
+                                                            answer.out_bound[d]);
         if (!(fabs(found - answer.out[d]) <= bound))
             status = -1;
     }
@@ -302,13 +332,12 @@ static int check(struct job *job) {
 
 /* ---- lines ---- */
 
-/* 2 * (head_size + value_head_size) for each query, head and position that it sees. */
-static double count_flops(const struct sizes *sizes) {
+/* 2 for each element of a key or a value, query, head and position that it sees. */
+static double count_flops(const struct sizes *sizes, int64_t num_elements) {
     double num_visible = 0;
     for (int64_t i = 0; i < sizes->query_len; i++)
         num_visible += (double)(sizes->seq_len - sizes->query_len + i + 1);
-    return 2.0 * (double)(sizes->head_size + sizes->value_head_size) *
-           (double)(sizes->num_seqs * sizes->num_heads) * num_visible;
+    return 2.0 * (double)num_elements * (double)(sizes->num_seqs * sizes->num_heads) * num_visible;
 }
 
 static int32_t count_rounds(double bytes, double flops) {
@@ -328,16 +357,28 @@ static void take_read_ceiling(const struct bench_rounds *rounds, struct bench_li
                    is_four ? 4 : 1, is_four ? "s" : "", (double)line->bytes / ns);
 }
 
+/* Scores at the peak of their unit, then values at that of theirs. */
 static void take_unit_ceiling(const struct bench_rounds *rounds, const struct job *job,
-                              double flops, struct bench_line *line) {
-    const double ratio = flops / job->unit_flops;
-    line->ceiling = bench_rounds_speed(rounds, 0, 1);
-    line->ceiling.median *= ratio;
-    line->ceiling.q1 *= ratio;
-    line->ceiling.q3 *= ratio;
-    (void)snprintf(line->note, sizeof(line->note), "ceiling: %s peak, %.0f GFLOP/s",
-                   job->unit == BENCH_UNIT_FMA ? "FMA" : "bf16 dot",
-                   job->unit_flops / bench_rounds_time(rounds, 1).median);
+                              struct bench_line *line) {
+    static const char *const names[] = {"FMA", "bf16 dot"};
+    const struct sizes *sizes = job->sizes;
+    const enum bench_unit *units = sizes->arithmetic->units;
+    const int64_t elements[] = {sizes->head_size, sizes->value_head_size};
+    double ns = 0, flops = 0;
+    line->ceiling = (struct bench_spread){0};
+    for (int i = 0; i < 2; i++) {
+        const double product_flops = count_flops(sizes, elements[i]);
+        const double ratio = product_flops / job->unit_flops[i];
+        const struct bench_spread speed = bench_rounds_speed(rounds, 0, 1 + i);
+        line->ceiling.median += speed.median * ratio;
+        line->ceiling.q1 += speed.q1 * ratio;
+        line->ceiling.q3 += speed.q3 * ratio;
+        ns += bench_rounds_time(rounds, 1 + i).median * ratio;
+        flops += product_flops;
+    }
+    (void)snprintf(line->note, sizeof(line->note), "ceiling: %s%s%s peak, %.0f GFLOP/s",
+                   names[units[0]], units[0] == units[1] ? "" : ", then ",
+                   units[0] == units[1] ? "" : names[units[1]], flops / ns);
 }
 
 static int measure_job(struct job *job, struct bench_line *line,
@@ -346,16 +387,17 @@ static int measure_job(struct job *job, struct bench_line *line,
                                           {prepare_nothing, run_one_stream, NULL, job},
                                           {prepare_nothing, run_four_streams, NULL, job}};
     const struct bench_variant works[] = {{prepare_run, run, NULL, job},
-                                          {prepare_nothing, run_unit, NULL, job}};
-    const double flops = count_flops(job->sizes);
-    const int has_unit = bench_unit_exists(job->unit);
+                                          {prepare_nothing, run_unit_of_scores, NULL, job},
+                                          {prepare_nothing, run_unit_of_values, NULL, job}};
+    const struct sizes *sizes = job->sizes;
+    const double flops = count_flops(sizes, sizes->head_size + sizes->value_head_size);
+    const int has_units = bench_unit_exists(sizes->arithmetic->units[0]) &&
+                          bench_unit_exists(sizes->arithmetic->units[1]);
     struct bench_rounds rounds;
     int status = create(job);
     if (status == 0)
-        status = bench_rounds_measure(&rounds, job->sizes->has_read_ceiling ? reads : works,
-                                      job->sizes->has_read_ceiling ? 3
-                                      : has_unit                   ? 2
-                                                                   : 1,
+        status = bench_rounds_measure(&rounds, sizes->has_read_ceiling ? reads : works,
+                                      sizes->has_read_ceiling || has_units ? 3 : 1,
                                       count_rounds((double)line->bytes, flops),
                                       &job->team->executor, &job->stage->random);
     if (status == 0)
@@ -363,12 +405,12 @@ static int measure_job(struct job *job, struct bench_line *line,
     if (status != 0)
         return bench_failed(line->text, &job->error);
     line->ns = bench_rounds_time(&rounds, 0);
-    if (job->sizes->has_read_ceiling)
+    if (sizes->has_read_ceiling)
         take_read_ceiling(&rounds, line);
     else
         line->gflops = flops / line->ns.median;
-    if (!job->sizes->has_read_ceiling && has_unit)
-        take_unit_ceiling(&rounds, job, flops, line);
+    if (!sizes->has_read_ceiling && has_units)
+        take_unit_ceiling(&rounds, job, line);
     bench_report_line(report, line);
     return CLI_OK;
 }
@@ -380,8 +422,6 @@ static int measure(struct bench_stage *stage, const struct bench_team *team,
                       .team = team,
                       .sizes = sizes,
                       .num_blocks = sizes->num_seqs * seq_blocks,
-                      .unit = sizes->products == PKV_ATTENTION_PRODUCTS_BF16 ? BENCH_UNIT_BF16_DOT
-                                                                             : BENCH_UNIT_FMA,
                       .error.struct_size = sizeof(job.error)};
     const int64_t rows = job.num_blocks * sizes->block_size * sizes->num_kv_heads * ELEMENT_BYTES;
     job.key_bytes = rows * sizes->head_size;
@@ -409,6 +449,22 @@ static int measure(struct bench_stage *stage, const struct bench_team *team,
 
 /* ---- operators ---- */
 
+static const struct arithmetic usual = {
+    "bf16 queries", PKV_DTYPE_BF16, PKV_ATTENTION_PRODUCTS_F32, {BENCH_UNIT_FMA, BENCH_UNIT_FMA}};
+
+/* Where the kernels have dot products of bfloat16. */
+static const struct arithmetic with_dots[] = {
+    {"f32 queries", PKV_DTYPE_F32, PKV_ATTENTION_PRODUCTS_F32, {BENCH_UNIT_FMA, BENCH_UNIT_FMA}},
+    {"bf16 queries",
+     PKV_DTYPE_BF16,
+     PKV_ATTENTION_PRODUCTS_F32,
+     {BENCH_UNIT_BF16_DOT, BENCH_UNIT_FMA}},
+    {"bf16 products",
+     PKV_DTYPE_BF16,
+     PKV_ATTENTION_PRODUCTS_BF16,
+     {BENCH_UNIT_BF16_DOT, BENCH_UNIT_BF16_DOT}},
+};
+
 /* 32 query heads over 8 key heads of 128. */
 static struct sizes grouped_sizes(const char *what, int64_t num_seqs, int64_t seq_len,
                                   int64_t block_size, int32_t layout) {
@@ -422,6 +478,7 @@ static struct sizes grouped_sizes(const char *what, int64_t num_seqs, int64_t se
                           .head_size = 128,
                           .value_head_size = 128,
                           .layout = layout,
+                          .arithmetic = &usual,
                           .has_read_ceiling = 1};
 }
 
@@ -446,23 +503,18 @@ int bench_attention_decode(struct bench_stage *stage, const struct bench_team *t
     return status;
 }
 
-/* Products of bfloat16 are another measurement only where the kernels have them. */
-static int has_bf16_products(const struct bench_team *team) {
-    const int32_t level = pkv_context_cpu_level(team->context);
-    return level == PKV_CPU_LEVEL_AVX512_BF16 || level == PKV_CPU_LEVEL_NEON_BF16;
-}
-
-/* With each arithmetic of the products. */
+/* With each arithmetic of the kernels. */
 static int measure_products(struct bench_stage *stage, const struct bench_team *team,
                             const struct sizes *sizes, const struct bench_report *report) {
-    static const char *const names[] = {"f32", "bf16"};
+    const int has_dots = pkv_context_cpu_level(team->context) == PKV_CPU_LEVEL_AVX512_BF16;
+    const struct arithmetic *all = has_dots ? with_dots : &usual;
     int status = CLI_OK;
-    for (int i = 0; status == CLI_OK && i < 1 + has_bf16_products(team); i++) {
+    for (int i = 0; status == CLI_OK && i < (has_dots ? 3 : 1); i++) {
         struct sizes one = *sizes;
         char text[BENCH_CASE_TEXT];
-        (void)snprintf(text, sizeof(text), "%s, %s products", sizes->what, names[i]);
+        (void)snprintf(text, sizeof(text), "%s, %s", sizes->what, all[i].what);
         one.what = text;
-        one.products = i == 0 ? PKV_ATTENTION_PRODUCTS_F32 : PKV_ATTENTION_PRODUCTS_BF16;
+        one.arithmetic = &all[i];
         status = measure(stage, team, &one, report);
     }
     return status;
