@@ -132,11 +132,13 @@ static void prepare_source(const struct bench_scatter_job *job) {
     bench_fence();
 }
 
+/* An engine has just written its indices. */
 static void take_slots(struct bench_scatter_job *job) {
     const int64_t num_slots = job->shape.num_calls * job->shape.num_tokens;
     if (job->shape.destination != BENCH_DESTINATION_WARM)
         job->slots = job->shape.run_tokens > 1 ? take_runs(job, num_slots)
                                                : bench_walk_take(&job->stage->slots, num_slots);
+    bench_touch((const unsigned char *)job->slots, num_slots * (int64_t)sizeof(*job->slots));
 }
 
 /* Last of all, so that the caches hold the same whatever is measured. */

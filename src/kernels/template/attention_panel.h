@@ -60,11 +60,13 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
     return left > 0 && step->head < tokens->num_heads;
 }
 
-/* How far ahead rows are fetched: as many tokens as are read side by side or, if there is time, for there are many rows,
- * a whole tile. What is read after these relies on it, so there is one rule. */
+/* How far ahead rows are fetched: as many tokens as are read side by side, 16 at least, or, if there is time, for there
+ * are many rows, a whole tile. What is read after these relies on it, so there is one rule. */
 static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
                               int64_t num_rows) {
-    return num_rows > NEAR_ROWS || tokens->is_cached ? tokens->num_tokens : step->width;
+    if (num_rows > NEAR_ROWS || tokens->is_cached)
+        return tokens->num_tokens;
+    return step->width < STEP_TOGETHER ? STEP_TOGETHER : step->width;
 }
 
 /* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
