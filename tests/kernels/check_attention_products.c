@@ -209,11 +209,12 @@ static float without_denormals(float x) {
 
 static float rounded_to_bf16(float x) {
     uint32_t bits;
+    x = without_denormals(x);
     memcpy(&bits, &x, sizeof(bits));
     bits = (bits + 0x7fff + (bits >> 16 & 1)) & UINT32_C(0xffff0000);
     if (x == x)
         memcpy(&x, &bits, sizeof(x));
-    return without_denormals(x);
+    return x;
 }
 
 /* A pair of neighbours, the second one first. */
@@ -235,7 +236,9 @@ static void compare_sum(const char *name, int64_t r, int64_t i, float is, const 
                         bool has_chains) {
     const float *chains = sum->chains;
     const float wanted = ((chains[0] + chains[1]) + chains[2]) + chains[3];
-    kern_near(name, r, i, (double)is, sum->sum, bound_of(sum));
+    /* An infinity beside a denormal that counts as 0 is no number. */
+    if (!is_dot || !isinf(sum->denormal))
+        kern_near(name, r, i, (double)is, sum->sum, bound_of(sum));
     if (has_chains && !attention_same(is, wanted))
         kern_fail("%s[%" PRId64 "][%" PRId64 "] is %.9g, the chains of fused steps give %.9g", name,
                   r, i, (double)is, (double)wanted);
@@ -267,6 +270,9 @@ static void fill_query(void) {
             query.data + row_of(i / attention_now.num_rows, i % attention_now.num_rows) * stride;
         for (int64_t d = 0; d < attention_now.head_size; d++)
             row[d] = attention_random(rng, style);
+        if (is_dot && test_rng_below(rng, 4) == 0)
+            row[test_rng_below(rng, attention_now.head_size)] =
+                attention_random(rng, ATTENTION_TINY_NUMBERS);
         if (style == ATTENTION_SPECIAL && test_rng_below(rng, 8) == 0)
             row[test_rng_below(rng, attention_now.head_size)] =
                 test_rng_below(rng, 2) == 0 ? NAN : -INFINITY;
