@@ -72,6 +72,12 @@ static void dot_quads(float *scores, const float *query, int64_t query_stride, i
 
 enum { LANE_ROWS = FVEC_LANES, LANE_TOKENS = FVEC_LANES };
 
+/* The panels of all heads at once: of 9 rows, and as long as of 16. */
+_Static_assert(PKV_ATTENTION_MAX_ROWS / (2 * QUAD_ROWS + 1) * LANE_ROWS *
+                       PKV_ATTENTION_MAX_HEAD_SIZE / 2 <=
+                   PKV_ATTENTION_SCRATCH,
+               "query panels need more scratch");
+
 /* Queries of a head to such a panel of num_words vectors, and up to 15 more. */
 static void fill_query_panel(float *panel, const float *query, int64_t query_stride,
                              int64_t num_rows, int64_t head_size) {
