@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include <pagedkv/cpu.h>
+#include <pagedkv/tensor.h>
 
 #include "check_attention.h"
+#include "numbers.h"
 
 enum { BENCH_HEAD = 128, LEFT_OUT = 32 };
 
@@ -208,19 +210,14 @@ static float without_denormals(float x) {
 }
 
 static float rounded_to_bf16(float x) {
-    uint32_t bits;
-    x = without_denormals(x);
-    memcpy(&bits, &x, sizeof(bits));
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & UINT32_C(0xffff0000);
-    if (x == x)
-        memcpy(&x, &bits, sizeof(x));
-    return x;
+    const struct num_format *format = num_format_of(PKV_DTYPE_BF16);
+    return (float)num_float_of_code(format, num_code_of_float(format, without_denormals(x)));
 }
 
-/* A pair of neighbours, the second one first. */
+/* A pair of neighbours, the second one first; a is rounded already. */
 static void add_pair(float *chain, const float *a, const float *b, int64_t count) {
     for (int64_t i = count - 1; i >= 0; i--)
-        *chain = without_denormals(fmaf(rounded_to_bf16(a[i]), without_denormals(b[i]), *chain));
+        *chain = without_denormals(fmaf(a[i], without_denormals(b[i]), *chain));
 }
 
 /* A dot product has one factor rounded to bfloat16 and takes what is denormal for 0. */
@@ -236,8 +233,8 @@ static void compare_sum(const char *name, int64_t r, int64_t i, float is, const 
                         bool has_chains) {
     const float *chains = sum->chains;
     const float wanted = ((chains[0] + chains[1]) + chains[2]) + chains[3];
-    /* An infinity beside a denormal that counts as 0 is no number. */
-    if (!is_dot || !isinf(sum->denormal))
+    /* An infinity beside a denormal that counts as 0 is no number: there the chains alone tell. */
+    if (!is_dot || !has_chains || !isinf(sum->denormal))
         kern_near(name, r, i, (double)is, sum->sum, bound_of(sum));
     if (has_chains && !attention_same(is, wanted))
         kern_fail("%s[%" PRId64 "][%" PRId64 "] is %.9g, the chains of fused steps give %.9g", name,
@@ -297,7 +294,8 @@ static void call_scores(const struct kern *kern, struct attention_floats *to) {
     check_written(to, PKV_ATTENTION_TILE, columns, &query);
 }
 
-static void add_key(struct sum *sum, const float *from, const float *key) {
+/* rounded: what dot products see of the query. */
+static void add_key(struct sum *sum, const float *from, const float *rounded, const float *key) {
     const int64_t head_size = attention_now.head_size, bytes = attention_bytes(type);
     for (int64_t d = 0; d < head_size; d++) {
         const int64_t chain = d * bytes / PKV_ATTENTION_QUARTER % 4;
@@ -306,16 +304,19 @@ static void add_key(struct sum *sum, const float *from, const float *key) {
         else
             add_exactly(sum, from[d], key[d]);
         if (is_dot && d % 2 == 0)
-            add_pair(&sum->chains[chain], from + d, key + d, d + 1 < head_size ? 2 : 1);
+            add_pair(&sum->chains[chain], rounded + d, key + d, d + 1 < head_size ? 2 : 1);
     }
 }
 
 static void compare_score(int64_t head, int64_t r) {
-    const int64_t row = row_of(head, r);
+    const int64_t row = row_of(head, r), head_size = attention_now.head_size;
+    const float *from = query.data + row * attention_now.stride;
+    float rounded[PKV_ATTENTION_MAX_HEAD_SIZE];
+    for (int64_t d = 0; is_dot && d < head_size; d++)
+        rounded[d] = rounded_to_bf16(from[d]);
     for (int64_t t = 0; t < attention_now.num_tokens; t++) {
         struct sum sum = {0};
-        add_key(&sum, query.data + row * attention_now.stride,
-                decoded + t * attention_now.head_size);
+        add_key(&sum, from, rounded, decoded + t * head_size);
         compare_sum("scores", row, t, scores.data[row * PKV_ATTENTION_TILE + t], &sum, true);
     }
 }

@@ -13,8 +13,6 @@
 /* Half the distance between 1 and the next number, of float32 and of bfloat16. */
 static const double unit = 1.0 / 16777216;
 static const double unit_bf16 = 1.0 / 256;
-/* The smallest number that is not denormal. */
-static const double tiny = 0x1p-126;
 /* A weight below it, beside the 1 of the largest score, may count or be rounded to 0. */
 static const double smallest = 0x1p-120;
 
@@ -65,19 +63,17 @@ static double score_of(const struct attn_ref_options *options, const struct attn
                        ? (double)options->slopes[head] * (double)(j - position_of(seq, i))
                        : 0;
     double bias = bias_of(seq, i, j);
-    double product = 0, magnitude = 0, factors = 0, score;
+    double product = 0, magnitude = 0, score;
 
     for (int64_t d = 0; d < size; d++) {
         double term = (double)query[d] * (double)key[d];
 
         product += term;
         magnitude += fabs(term);
-        factors += fabs((double)query[d]) + fabs((double)key[d]) + 1;
     }
     score = scale * product;
     magnitude *= fabs(scale);
-    *error = (fmin((double)size, (double)size / 4 + 9) + 10) * unit * magnitude +
-             tiny * fabs(scale) * factors;
+    *error = (fmin((double)size, (double)size / 4 + 9) + 10) * unit * magnitude;
     if (options->has_bf16_products) {
         *error += 1.01 * unit_bf16 * magnitude;
     }

@@ -57,8 +57,8 @@ struct attn_ref_row {
  * probabilities and the sum of exp(s(j) - m):
  *
  *   score    four chains of at most D / 4 + 6 fused multiply-adds and three additions are off by c u A(j), c = D / 4 + 9
- *            or D if that is less, A(j) = scale * sum of |q(d) k(d)|; dot products of bfloat16 may take what is denormal
- *            for 0, 2^-126 * scale * sum of (|q(d)| + |k(d)| + 1). Scaling, the cap's division and product, ALiBi, mask: one rounding each of something no larger than A(j) or
+ *            or D if that is less, A(j) = scale * sum of |q(d) k(d)|; numbers are not denormal, which dot products
+ *            of bfloat16 take for 0. Scaling, the cap's division and product, ALiBi, mask: one rounding each of something no larger than A(j) or
  *            |cap| + |ALiBi| + |mask|; tanh itself 2^-21 of the cap. tanh does not widen an error.
  *   weight   a score off by e makes it off by the factor exp(e). exp adds the rounding of its argument, times
  *            |s(j) - m|, and 8 u of its own; so does each level of the tree over tiles. Together d(j).

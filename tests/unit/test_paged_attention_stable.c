@@ -404,6 +404,58 @@ static void bf16_products_round(void **state) {
     }
 }
 
+static void fill_queries(struct attn_problem *problem, float value) {
+    const struct attn_sizes *sizes = &problem->sizes;
+
+    for (int64_t b = 0; b < sizes->num_seqs; b++) {
+        int64_t count = sizes->num_queries[b] * sizes->num_heads * sizes->head_size;
+
+        for (int64_t i = 0; i < count; i++) {
+            problem->arrays[b][0][i] = value;
+        }
+    }
+}
+
+/* Denormal queries, with keys so large that each is seen: where there are dot products they count as 0. */
+static void ask_for_denormals(struct question *question) {
+    struct attn_problem *problem = question->problem;
+    const struct attn_sizes *sizes = &problem->sizes;
+    const int has_dots = pkv_context_cpu_level(question->context) == PKV_CPU_LEVEL_AVX512_BF16;
+
+    for (int64_t b = 0; b < sizes->num_seqs; b++) {
+        int64_t count = sizes->num_tokens[b] * sizes->num_kv_heads * sizes->head_size;
+
+        for (int64_t i = 0; i < count; i++) {
+            problem->arrays[b][1][i] *= 0x1p120f;
+        }
+    }
+    fill_queries(problem, 0);
+    attn_ask(problem, &question->whole, question->context, 0, &question->rng, &question->first);
+    fill_queries(problem, 0x1p-130f);
+    again(question, &question->whole, question->context, 0);
+    if (has_dots) {
+        expect_same(question, "denormal queries, not zeros");
+    } else {
+        assert_false(attn_answers_are_equal(&question->first, &question->answer));
+    }
+}
+
+static void denormals_count_as_zero(void **state) {
+    static const int64_t num_heads[] = {1, 6, 12, 40};
+    struct attn_sizes sizes = mixed;
+
+    (void)state;
+    sizes.query_dtype = sizes.key_dtype = sizes.value_dtype = PKV_DTYPE_BF16;
+    sizes.num_kv_heads = 1;
+    sizes.num_seqs = 2;
+    sizes.num_queries[1] = 1;
+    sizes.num_tokens[1] = 300;
+    for (int i = 0; i < 4; i++) {
+        sizes.num_heads = num_heads[i];
+        on_fast_levels("denormal queries", &sizes, ask_for_denormals);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),
@@ -415,6 +467,7 @@ int main(void) {
         cmocka_unit_test(shared_prefixes),
         cmocka_unit_test(bf16_queries),
         cmocka_unit_test(bf16_products_round),
+        cmocka_unit_test(denormals_count_as_zero),
     };
 
     seed = test_seed(42);

@@ -138,7 +138,7 @@ static void take_slots(struct bench_scatter_job *job) {
     if (job->shape.destination != BENCH_DESTINATION_WARM)
         job->slots = job->shape.run_tokens > 1 ? take_runs(job, num_slots)
                                                : bench_walk_take(&job->stage->slots, num_slots);
-    bench_touch((const unsigned char *)job->slots, num_slots * (int64_t)sizeof(*job->slots));
+    bench_touch(job->slots, num_slots * (int64_t)sizeof(*job->slots));
 }
 
 /* Last of all, so that the caches hold the same whatever is measured. */
