@@ -199,7 +199,8 @@ static int64_t level_of_tile(const struct walk *walk) {
     return walk->slot->state.stack->depth - (walk->joins ? 0 : 1);
 }
 
-/* With fewer rows float32 products of values are quicker than dot products, which turn the values around. */
+/* With fewer rows float32 products of values are quicker than dot products, which turn the values around, all tokens of a
+ * head before the next: 8 rows of head size 128 take 1.2 to 1.35 times as long by dots, from memory. */
 enum { LEAST_DOT_ROWS = 9 };
 
 static void add_values(const struct walk *walk, int64_t head,

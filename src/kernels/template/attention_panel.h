@@ -61,7 +61,8 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
 }
 
 /* How far ahead rows are fetched: as many tokens as are read side by side, 16 at least, or, if there is time, for there
- * are many rows, a whole tile. What is read after these relies on it, so there is one rule. */
+ * are many rows, a whole tile; values within keys are there. What is read after these relies on it, so there is one
+ * rule. */
 static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
                               int64_t num_rows) {
     if (num_rows > NEAR_ROWS || tokens->is_cached)

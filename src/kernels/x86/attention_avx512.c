@@ -2,24 +2,18 @@
  *
  * Attention in AVX-512: the shared bodies over this instruction set's vectors, and the scores of few rows.
  */
-#include "kernels/x86/fvec_avx512.h"
+#include "kernels/x86/attention_quads.h"
 
-#include "kernels/kernels.h"
-
-/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing.
- * Touching the pages ahead of 8 rows takes longer than meeting them. */
+/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing. */
 enum {
     SCORE_ROWS = 8,
     VALUE_ROWS = 8,
     WIDE_ROWS = 4,
     WIDENING_ROWS = PKV_ATTENTION_MAX_ROWS,
-    NEAR_ROWS = 16,
-    TOUCH_ROWS = 4,
 };
 
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"
-#include "kernels/x86/attention_quads.h"
 
 /* ---- query . key, few rows ---- */
 

@@ -6,17 +6,7 @@
 #include <math.h>
 
 #include "base/formats.h"
-#include "kernels/x86/fvec_avx512.h"
-
-#include "kernels/kernels.h"
-
-/* As for float32 products. */
-enum { TOUCH_ROWS = 4, NEAR_ROWS = 16 };
-
 #include "kernels/x86/attention_quads.h"
-
-/* Rows side by side. */
-enum { DOT_ROWS = 8 };
 
 /* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element is 0. */
 static void pair_row(float *words, const float *row, int64_t count) {
@@ -54,8 +44,7 @@ DEFINE_QUAD_SCORES(pairs, 4, dot, 2)
 static void dot_quads(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
                       int64_t head_rows, const struct pkv_attention_tokens *keys,
                       const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    const int64_t num_words = (head_size + 1) / 2;
-    const int64_t stride = (num_words + FVEC_LANES - 1) / FVEC_LANES * FVEC_LANES;
+    const int64_t num_words = (head_size + 1) / 2, stride = pkv_attention_padded(head_size) / 2;
     float pairs[PKV_ATTENTION_MAX_HEAD_SIZE / 2];
     for (int64_t i = 0; i < keys->num_heads * num_rows; i++) {
         const int64_t row = i / num_rows * head_rows + i % num_rows;
@@ -150,8 +139,7 @@ static void dot_tokens(float *to, int64_t num_rows, const float *panel, const ch
 static void dot_lanes(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
                       int64_t head_rows, const struct pkv_attention_tokens *keys,
                       const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
-    const int64_t panel =
-        (head_size + 2 * FVEC_LANES - 1) / (2 * FVEC_LANES) * FVEC_LANES * LANE_ROWS;
+    const int64_t panel = pkv_attention_padded(head_size) / 2 * LANE_ROWS;
     for (int64_t head = 0; head < keys->num_heads; head++)
         fill_query_panel(scratch + head * panel, query + head * head_rows * query_stride,
                          query_stride, num_rows, head_size);
@@ -252,6 +240,9 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
 
 /* ---- weights . value ---- */
 
+/* Rows side by side. */
+enum { DOT_ROWS = 8 };
+
 ALWAYS_INLINE void dot_rows(int rows, float *to, int64_t to_stride, const float *from,
                             int64_t from_stride, const float *panel, int64_t num_words) {
     fvec a[8], b[8];
@@ -346,7 +337,7 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const struct step step = first_step(values, LANE_TOKENS, LANE_TOKENS);
     struct ahead cursor = look_ahead(values, then, lead_of(&step, values, num_rows));
-    /* To fetch again what is in cache would take a tenth of the time. */
+    /* After values within keys come keys, and their scores fetch for themselves: to do it here took a tenth longer. */
     struct ahead *ahead = values->is_cached && num_rows <= LANE_ROWS ? NULL : &cursor;
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
