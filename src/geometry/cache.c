@@ -53,19 +53,19 @@ int32_t pkv_layout_from_name(const char *name) {
     return -1;
 }
 
-static enum pkv_status refuse_shape(struct pkv_where where, int32_t axis, int64_t value,
+static enum pkv_status refuse_shape(const struct pkv_where *where, int32_t axis, int64_t value,
                                     int64_t bound, const char *rule) {
-    return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, where.function, where.argument, axis,
-                              value, bound, rule);
+    return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function, where->argument,
+                              axis, value, bound, rule);
 }
 
 /* PA_NZ in four dimensions: the second axis runs over the fragments of all heads. */
 static enum pkv_status split_nz_heads(struct pkv_cache_part *part, int64_t num_fragments,
-                                      int64_t num_kv_heads, struct pkv_where where) {
+                                      int64_t num_kv_heads, const struct pkv_where *where) {
     part->num_heads = num_kv_heads == 0 ? 1 : num_kv_heads;
     if (num_fragments % part->num_heads != 0)
         return pkv_error_set(
-            where.error, PKV_STATUS_UNSUPPORTED, where.function, where.argument, PKV_ERROR_NONE,
+            where->error, PKV_STATUS_UNSUPPORTED, where->function, where->argument, PKV_ERROR_NONE,
             num_fragments, part->num_heads,
             "PA_NZ needs heads that are multiples of 32 bytes; its fragments do not "
             "divide by the number of heads");
@@ -93,7 +93,7 @@ static void settle_single_axes(struct pkv_cache_part *part, int64_t num_blocks,
 /* The layout's own lengths: of a fragment and, from it, of a head. */
 static enum pkv_status measure_fragments(struct pkv_cache_part *part, const struct pkv_tensor *t,
                                          const struct axes *axes, int64_t num_kv_heads,
-                                         struct pkv_where where) {
+                                         const struct pkv_where *where) {
     const int64_t length = axes->element < 0 ? 1 : t->shape[axes->element];
     const int64_t fixed = part->layout == PKV_LAYOUT_PA_NZ      ? NZ_BYTES / part->element_bytes
                           : part->layout == PKV_LAYOUT_X_PACKED ? X_BYTES / part->element_bytes
@@ -102,7 +102,7 @@ static enum pkv_status measure_fragments(struct pkv_cache_part *part, const stru
         return refuse_shape(where, axes->element, length, fixed,
                             "must hold the elements of one fragment of the layout");
     if (length > 1 && t->strides[axes->element] != 1)
-        return pkv_error_set_axis(where.error, PKV_STATUS_STRIDE, where.function, where.argument,
+        return pkv_error_set_axis(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                                   axes->element, t->strides[axes->element], 1,
                                   "must have the stride of adjacent elements");
     part->fragment_bytes = length * part->element_bytes;
@@ -121,20 +121,20 @@ static enum pkv_status measure_fragments(struct pkv_cache_part *part, const stru
 
 enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pkv_tensor *tensor,
                                     int32_t layout, int64_t num_kv_heads, int64_t *num_blocks,
-                                    int64_t *block_size, struct pkv_where where) {
+                                    int64_t *block_size, const struct pkv_where *where) {
     const int64_t none = PKV_ERROR_NONE;
     struct pkv_tensor t;
     const enum pkv_status status = pkv_tensor_read(&t, tensor, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (!pkv_dtype_is_cache(t.dtype))
-        return pkv_error_set(where.error, PKV_STATUS_DTYPE, where.function, where.argument, none,
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, where->function, where->argument, none,
                              t.dtype, none, "must have one of the twelve element types of a cache");
     const struct axes *axes = &axes_of[layout];
     if (layout == PKV_LAYOUT_PA_NZ && t.ndim == axes_of_nz_with_heads.ndim)
         axes = &axes_of_nz_with_heads;
     if (t.ndim != axes->ndim)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument, none,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument, none,
                              t.ndim, axes->ndim,
                              "must have the number of dimensions of its layout");
     for (int32_t i = 0; i < t.ndim; i++) {
@@ -155,8 +155,8 @@ enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pk
 
     const struct pkv_strided bytes = pkv_cache_part_bytes(part, *num_blocks, *block_size);
     if (!pkv_strided_is_injective(&bytes))
-        return pkv_error_set(where.error, PKV_STATUS_STRIDE, where.function, where.argument, none,
-                             none, none, "has strides by which elements share bytes");
+        return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
+                             none, none, none, "has strides by which elements share bytes");
     part->span_bytes = pkv_strided_span(&bytes);
     return PKV_STATUS_OK;
 }
@@ -255,7 +255,7 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
     struct pkv_cache made = {.struct_size = sizeof(made), .format = chosen.format};
     status = pkv_cache_part_init(&made.key, key_cache, chosen.key_layout, chosen.num_kv_heads,
                                  &made.num_blocks, &made.block_size,
-                                 (struct pkv_where){__func__, "key_cache", error});
+                                 &(struct pkv_where){__func__, "key_cache", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (!key_only) {
@@ -265,13 +265,13 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
                                   : chosen.num_kv_heads;
         int64_t num_blocks, block_size;
         status = pkv_cache_part_init(&made.value, value_cache, chosen.value_layout, heads,
-                                     &num_blocks, &block_size, where);
+                                     &num_blocks, &block_size, &where);
         /* A 4-D PA_NZ key does not tell its heads; a value of another layout does. */
         if (status == PKV_STATUS_OK && chosen.num_kv_heads == 0 && made.key.num_heads == 1 &&
             made.value.num_heads > 1 && chosen.key_layout == PKV_LAYOUT_PA_NZ)
             status = pkv_cache_part_init(&made.key, key_cache, chosen.key_layout,
                                          made.value.num_heads, &made.num_blocks, &made.block_size,
-                                         (struct pkv_where){__func__, "key_cache", error});
+                                         &(struct pkv_where){__func__, "key_cache", error});
         if (status != PKV_STATUS_OK)
             return status;
         if (num_blocks != made.num_blocks)

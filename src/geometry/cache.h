@@ -14,7 +14,7 @@
 /* Describes one part from its tensor. num_kv_heads as in struct pkv_cache_options. */
 enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pkv_tensor *tensor,
                                     int32_t layout, int64_t num_kv_heads, int64_t *num_blocks,
-                                    int64_t *block_size, struct pkv_where where);
+                                    int64_t *block_size, const struct pkv_where *where);
 
 /* Gives a PA_NZ part that was described as one head of kv_dim the heads of a part with equal rows, where its
  * fragments allow it; leaves every other part as it is. */

@@ -5,28 +5,6 @@
  */
 #include "geometry/copy_nest.h"
 
-struct pkv_row_shape pkv_row_shape_of_part(const struct pkv_cache_part *part) {
-    return (struct pkv_row_shape){
-        .num_heads = part->num_heads,
-        .head_stride = part->head_stride_bytes,
-        .head_bytes = part->head_size * part->element_bytes,
-        .fragment_stride = part->fragment_stride_bytes,
-        .fragment_bytes = part->fragment_bytes,
-    };
-}
-
-struct pkv_row_shape pkv_row_shape_of_tensor(const struct pkv_tensor *tensor) {
-    const int64_t element_bytes = pkv_dtype_bytes(tensor->dtype);
-    const bool adjacent = tensor->strides[2] == 1 || tensor->shape[2] == 1;
-    return (struct pkv_row_shape){
-        .num_heads = tensor->shape[1],
-        .head_stride = tensor->shape[1] == 1 ? 0 : tensor->strides[1] * element_bytes,
-        .head_bytes = tensor->shape[2] * element_bytes,
-        .fragment_stride = adjacent ? 0 : tensor->strides[2] * element_bytes,
-        .fragment_bytes = adjacent ? tensor->shape[2] * element_bytes : element_bytes,
-    };
-}
-
 struct pkv_row_shape pkv_row_shape_dense(const struct pkv_row_shape *shape) {
     return (struct pkv_row_shape){
         .num_heads = shape->num_heads,
@@ -58,18 +36,9 @@ static void add_level(struct pkv_copy_nest *nest, int64_t count, int64_t dst_str
     outermost[-1] = (struct pkv_copy_level){count, dst_stride, src_stride};
 }
 
-static bool is_dense(const struct pkv_row_shape *shape) {
-    return shape->fragment_bytes == shape->head_bytes &&
-           (shape->num_heads == 1 || shape->head_stride == shape->head_bytes);
-}
-
-void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
-                        const struct pkv_row_shape *src) {
+void pkv_copy_nest_divide(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
+                          const struct pkv_row_shape *src) {
     nest->num_levels = 0;
-    if (is_dense(dst) && is_dense(src)) {
-        nest->piece_bytes = dst->num_heads * dst->head_bytes;
-        return;
-    }
     const bool dst_is_finer = dst->fragment_bytes < src->fragment_bytes;
     const int64_t small = dst_is_finer ? dst->fragment_bytes : src->fragment_bytes;
     const int64_t large = dst_is_finer ? src->fragment_bytes : dst->fragment_bytes;

@@ -34,17 +34,51 @@ struct pkv_copy_nest {
     struct pkv_copy_level level[PKV_COPY_LEVELS];
 };
 
-struct pkv_row_shape pkv_row_shape_of_part(const struct pkv_cache_part *part);
+static inline struct pkv_row_shape pkv_row_shape_of_part(const struct pkv_cache_part *part) {
+    return (struct pkv_row_shape){
+        .num_heads = part->num_heads,
+        .head_stride = part->head_stride_bytes,
+        .head_bytes = part->head_size * part->element_bytes,
+        .fragment_stride = part->fragment_stride_bytes,
+        .fragment_bytes = part->fragment_bytes,
+    };
+}
 
 /* tensor is resolved: [rows, num_heads, head_size], any strides. */
-struct pkv_row_shape pkv_row_shape_of_tensor(const struct pkv_tensor *tensor);
+static inline struct pkv_row_shape pkv_row_shape_of_tensor(const struct pkv_tensor *tensor) {
+    const int64_t element_bytes = pkv_dtypes[tensor->dtype].bytes;
+    const bool adjacent = tensor->strides[2] == 1 || tensor->shape[2] == 1;
+    return (struct pkv_row_shape){
+        .num_heads = tensor->shape[1],
+        .head_stride = tensor->shape[1] == 1 ? 0 : tensor->strides[1] * element_bytes,
+        .head_bytes = tensor->shape[2] * element_bytes,
+        .fragment_stride = adjacent ? 0 : tensor->strides[2] * element_bytes,
+        .fragment_bytes = adjacent ? tensor->shape[2] * element_bytes : element_bytes,
+    };
+}
 
 /* The same row with all its bytes adjacent. */
 struct pkv_row_shape pkv_row_shape_dense(const struct pkv_row_shape *shape);
 
+static inline bool pkv_row_shape_is_dense(const struct pkv_row_shape *shape) {
+    return shape->fragment_bytes == shape->head_bytes &&
+           (shape->num_heads == 1 || shape->head_stride == shape->head_bytes);
+}
+
+/* pkv_copy_nest_init for rows of which one is not all adjacent bytes. */
+void pkv_copy_nest_divide(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
+                          const struct pkv_row_shape *src);
+
 /* The two shapes have the same num_heads and head_bytes, and the larger fragment is a multiple of the smaller
  * one: true for every pair of layouts (a head, 32 bytes, 16 bytes, an element). */
-void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
-                        const struct pkv_row_shape *src);
+static inline void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
+                                      const struct pkv_row_shape *src) {
+    if (pkv_row_shape_is_dense(dst) && pkv_row_shape_is_dense(src)) {
+        nest->num_levels = 0;
+        nest->piece_bytes = dst->num_heads * dst->head_bytes;
+    } else {
+        pkv_copy_nest_divide(nest, dst, src);
+    }
+}
 
 #endif

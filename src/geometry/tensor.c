@@ -11,10 +11,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-static const struct {
-    const char *name;
-    int64_t bytes;
-} dtypes[] = {
+const struct pkv_dtype_info pkv_dtypes[PKV_NUM_DTYPES] = {
     [PKV_DTYPE_INVALID] = {"invalid", 0},
     [PKV_DTYPE_F32] = {"f32", 4},
     [PKV_DTYPE_F16] = {"f16", 2},
@@ -32,19 +29,17 @@ static const struct {
     [PKV_DTYPE_BOOL] = {"bool", 1},
 };
 
-static const int32_t num_dtypes = (int32_t)(sizeof(dtypes) / sizeof(dtypes[0]));
-
 int64_t pkv_dtype_bytes(int32_t dtype) {
-    return dtype > 0 && dtype < num_dtypes ? dtypes[dtype].bytes : 0;
+    return dtype > 0 && dtype < PKV_NUM_DTYPES ? pkv_dtypes[dtype].bytes : 0;
 }
 
 const char *pkv_dtype_name(int32_t dtype) {
-    return dtype > 0 && dtype < num_dtypes ? dtypes[dtype].name : dtypes[0].name;
+    return pkv_dtypes[dtype > 0 && dtype < PKV_NUM_DTYPES ? dtype : 0].name;
 }
 
 int32_t pkv_dtype_from_name(const char *name) {
-    for (int32_t i = 1; name && i < num_dtypes; i++) {
-        if (strcasecmp(name, dtypes[i].name) == 0)
+    for (int32_t i = 1; name && i < PKV_NUM_DTYPES; i++) {
+        if (strcasecmp(name, pkv_dtypes[i].name) == 0)
             return i;
     }
     return PKV_DTYPE_INVALID;
@@ -95,60 +90,69 @@ static bool measure(const struct pkv_tensor *tensor, int64_t *count, int64_t *sp
  * sum of two sizes, still fit, and nobody need check again. */
 #define MAX_BYTES (INT64_C(1) << 61)
 
-static enum pkv_status resolve(struct pkv_tensor *tensor, bool *is_empty, struct pkv_where where) {
-    const char *function = where.function, *argument = where.argument;
+/* Only the axes that there are: a tensor that was just written part by part is slow to read in other parts, and most
+ * have fewer than the maximum. */
+static enum pkv_status resolve(struct pkv_tensor *to, bool *is_empty,
+                               const struct pkv_tensor *tensor, const struct pkv_where *where) {
+    const char *function = where->function, *argument = where->argument;
     const int64_t none = PKV_ERROR_NONE;
-    const int64_t element_bytes = pkv_dtype_bytes(tensor->dtype);
-    if (element_bytes == 0)
-        return pkv_error_set(where.error, PKV_STATUS_DTYPE, function, argument, none, tensor->dtype,
-                             none, "must have a dtype of enum pkv_dtype");
+    if (tensor->dtype <= PKV_DTYPE_INVALID || tensor->dtype >= PKV_NUM_DTYPES)
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, function, argument, none,
+                             tensor->dtype, none, "must have a dtype of enum pkv_dtype");
     if (tensor->ndim < 0 || tensor->ndim > PKV_MAX_DIMS)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, function, argument, none, tensor->ndim,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, function, argument, none, tensor->ndim,
                              PKV_MAX_DIMS,
                              "must have a number of dimensions from 0 to the maximum");
+    const int64_t element_bytes = pkv_dtypes[tensor->dtype].bytes;
+    to->data = tensor->data;
+    to->dtype = tensor->dtype;
+    to->ndim = tensor->ndim;
     bool empty = false, has_strides = false;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->shape[i] < 0)
-            return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, function, argument, i,
-                                      tensor->shape[i], none, "must not be negative");
-        if (tensor->strides[i] < 0)
-            return pkv_error_set_axis(where.error, PKV_STATUS_STRIDE, function, argument, i,
-                                      tensor->strides[i], none, "must not have a negative stride");
-        empty = empty || tensor->shape[i] == 0;
-        has_strides = has_strides || tensor->strides[i] != 0;
+    for (int32_t i = 0; i < to->ndim; i++) {
+        const int64_t size = tensor->shape[i], stride = tensor->strides[i];
+        if (size < 0)
+            return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, function, argument, i, size,
+                                      none, "must not be negative");
+        if (stride < 0)
+            return pkv_error_set_axis(where->error, PKV_STATUS_STRIDE, function, argument, i,
+                                      stride, none, "must not have a negative stride");
+        to->shape[i] = size;
+        to->strides[i] = stride;
+        empty = empty || size == 0;
+        has_strides = has_strides || stride != 0;
     }
     *is_empty = empty;
     int64_t count = 0, span = 0;
     bool fits;
     if (has_strides) {
-        fits = empty || measure(tensor, &count, &span);
+        fits = empty || measure(to, &count, &span);
     } else {
-        fits = fill_strides(tensor, &count) || empty;
+        fits = fill_strides(to, &count) || empty;
         span = count;
     }
     int64_t bytes;
     fits = fits && (empty || (pkv_checked_mul(count < span ? span : count, element_bytes, &bytes) &&
                               bytes <= MAX_BYTES));
     if (!fits)
-        return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, function, argument, none, none,
+        return pkv_error_set(where->error, PKV_STATUS_OVERFLOW, function, argument, none, none,
                              MAX_BYTES, "has more bytes than sizes may have");
-    if (tensor->data == NULL && !empty)
-        return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, function, argument, none, none,
+    if (to->data == NULL && !empty)
+        return pkv_error_set(where->error, PKV_STATUS_NULL_ARGUMENT, function, argument, none, none,
                              none, "has elements, but its data is NULL");
-    if (((uintptr_t)tensor->data & (uintptr_t)(element_bytes - 1)) != 0)
-        return pkv_error_set(where.error, PKV_STATUS_MISALIGNED, function, argument, none, none,
+    if (((uintptr_t)to->data & (uintptr_t)(element_bytes - 1)) != 0)
+        return pkv_error_set(where->error, PKV_STATUS_MISALIGNED, function, argument, none, none,
                              element_bytes, "must be aligned to the bytes of its element");
     return PKV_STATUS_OK;
 }
 
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
-                                struct pkv_where where) {
+                                const struct pkv_where *where) {
     if (tensor == NULL)
-        return pkv_error_set(where.error, PKV_STATUS_NULL_ARGUMENT, where.function, where.argument,
-                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE, "must not be NULL");
+        return pkv_error_set(where->error, PKV_STATUS_NULL_ARGUMENT, where->function,
+                             where->argument, PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must not be NULL");
     bool empty;
-    *to = *tensor;
-    const enum pkv_status status = resolve(to, &empty, where);
+    const enum pkv_status status = resolve(to, &empty, tensor, where);
     if (status != PKV_STATUS_OK)
         return status;
     /* The stride of a single step, and that of no element, is never used, and may be any number: make it one
@@ -164,25 +168,25 @@ enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *
     const struct pkv_where where = {__func__, "tensor", error};
     struct pkv_tensor resolved;
     if (tensor == NULL)
-        return pkv_tensor_read(&resolved, NULL, where);
+        return pkv_tensor_read(&resolved, NULL, &where);
     bool empty;
     resolved = *tensor;
-    const enum pkv_status status = resolve(&resolved, &empty, where);
+    const enum pkv_status status = resolve(&resolved, &empty, tensor, &where);
     if (status == PKV_STATUS_OK)
         *tensor = resolved;
     return status;
 }
 
 enum pkv_status pkv_tensor_read_index(struct pkv_tensor *to, const struct pkv_tensor *tensor,
-                                      int32_t ndim, struct pkv_where where) {
+                                      int32_t ndim, const struct pkv_where *where) {
     const enum pkv_status status = pkv_tensor_read(to, tensor, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (!pkv_dtype_is_index(to->dtype))
-        return pkv_error_set(where.error, PKV_STATUS_DTYPE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, where->function, where->argument,
                              PKV_ERROR_NONE, to->dtype, PKV_ERROR_NONE, "must be int32 or int64");
     if (to->ndim != ndim)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument,
                              PKV_ERROR_NONE, to->ndim, ndim,
                              "must have the right number of dimensions");
     return PKV_STATUS_OK;
@@ -197,16 +201,6 @@ int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor) {
     for (int32_t i = 0; i < tensor->ndim; i++)
         count *= tensor->shape[i];
     return count;
-}
-
-int64_t pkv_tensor_span(const struct pkv_tensor *tensor) {
-    int64_t last = 0;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->shape[i] == 0)
-            return 0;
-        last += (tensor->shape[i] - 1) * tensor->strides[i];
-    }
-    return (last + 1) * pkv_dtype_bytes(tensor->dtype);
 }
 
 bool pkv_tensor_is_contiguous(const struct pkv_tensor *tensor) {

@@ -16,9 +16,19 @@ struct pkv_where {
     struct pkv_error *error;
 };
 
-/* pkv_tensor_resolve on a copy, reported as `where` says; axes of one element get the stride 0. tensor is nullable: NULL_ARGUMENT. */
+enum { PKV_NUM_DTYPES = PKV_DTYPE_BOOL + 1 };
+
+/* By enum pkv_dtype. */
+struct pkv_dtype_info {
+    const char *name;
+    int64_t bytes;
+};
+extern const struct pkv_dtype_info pkv_dtypes[PKV_NUM_DTYPES];
+
+/* pkv_tensor_resolve on a copy of the axes that there are, reported as `where` says; axes of one element get the stride 0.
+ * tensor is nullable: NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
-                                struct pkv_where where);
+                                const struct pkv_where *where);
 
 /* True for one of the twelve element types of a cache. */
 bool pkv_dtype_is_cache(int32_t dtype);
@@ -28,7 +38,7 @@ bool pkv_dtype_is_index(int32_t dtype);
 
 /* A one-dimensional (or, with ndim 2, two-dimensional) tensor of int32 or int64, resolved. */
 enum pkv_status pkv_tensor_read_index(struct pkv_tensor *to, const struct pkv_tensor *tensor,
-                                      int32_t ndim, struct pkv_where where);
+                                      int32_t ndim, const struct pkv_where *where);
 
 /* An optional tensor is absent. */
 static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
@@ -39,11 +49,19 @@ static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
 int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
 
 /* Bytes from the first to behind the last element of a resolved tensor. */
-int64_t pkv_tensor_span(const struct pkv_tensor *tensor);
+static inline int64_t pkv_tensor_span(const struct pkv_tensor *tensor) {
+    int64_t last = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 0)
+            return 0;
+        last += (tensor->shape[i] - 1) * tensor->strides[i];
+    }
+    return (last + 1) * pkv_dtypes[tensor->dtype].bytes;
+}
 
 /* Bytes from one index of an axis to the next, of a resolved tensor. */
 static inline int64_t pkv_tensor_stride_bytes(const struct pkv_tensor *tensor, int32_t axis) {
-    return tensor->strides[axis] * pkv_dtype_bytes(tensor->dtype);
+    return tensor->strides[axis] * pkv_dtypes[tensor->dtype].bytes;
 }
 
 /* Where element [i, j] is, or with a third axis the row [i, j]. */

@@ -7,13 +7,6 @@
 
 #include <string.h>
 
-struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis) {
-    return (struct pkv_vector){.data = tensor->data,
-                               .dtype = tensor->dtype,
-                               .stride = tensor->strides[axis],
-                               .count = tensor->shape[axis]};
-}
-
 struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements) {
     struct pkv_vector moved = *vector;
     moved.data = (const char *)vector->data + elements * pkv_dtype_bytes(vector->dtype);

@@ -28,7 +28,12 @@ static inline int64_t pkv_vector_at(const struct pkv_vector *vector, int64_t i) 
 }
 
 /* The vector along `axis` of a resolved tensor, at index 0 of the other axes. */
-struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis);
+static inline struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor, int32_t axis) {
+    return (struct pkv_vector){.data = tensor->data,
+                               .dtype = tensor->dtype,
+                               .stride = tensor->strides[axis],
+                               .count = tensor->shape[axis]};
+}
 
 /* The same vector, from entry `offset` of another axis with that stride. */
 struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements);
@@ -41,7 +46,7 @@ int64_t pkv_vector_find_outside(const struct pkv_vector *vector, int64_t first, 
 static inline int64_t pkv_vector_span(const struct pkv_vector *vector) {
     return vector->count == 0
                ? 0
-               : ((vector->count - 1) * vector->stride + 1) * pkv_dtype_bytes(vector->dtype);
+               : ((vector->count - 1) * vector->stride + 1) * pkv_dtypes[vector->dtype].bytes;
 }
 
 struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector);

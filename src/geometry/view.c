@@ -17,7 +17,7 @@ enum pkv_status pkv_view_init(struct pkv_view *view, const struct pkv_tensor *ba
                               const int64_t *valid_shape, struct pkv_error *error) {
     struct pkv_view made = {0};
     const enum pkv_status status =
-        pkv_tensor_read(&made.tensor, base, (struct pkv_where){__func__, "base", error});
+        pkv_tensor_read(&made.tensor, base, &(struct pkv_where){__func__, "base", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (view == NULL || (made.tensor.ndim > 0 && (shape == NULL || offsets == NULL)))
@@ -67,7 +67,7 @@ enum pkv_status pkv_view_reshape(struct pkv_view *view, int32_t ndim, const int6
                              "must lie between 1 and the maximum");
     struct pkv_tensor old;
     const enum pkv_status status =
-        pkv_tensor_read(&old, &view->tensor, (struct pkv_where){__func__, "view", error});
+        pkv_tensor_read(&old, &view->tensor, &(struct pkv_where){__func__, "view", error});
     if (status != PKV_STATUS_OK)
         return status;
     const int64_t old_count = pkv_tensor_num_elements(&old);

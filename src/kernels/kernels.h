@@ -14,16 +14,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One contiguous copy: `bytes` bytes from src + src_offset to dst + dst_offset. */
+/* Rows one after the other: byte offsets of the first on both sides, and how many. */
 struct pkv_span {
     int64_t dst_offset;
     int64_t src_offset;
-    int64_t bytes;
+    int64_t num_rows;
 };
 
-/* Copies the spans in their order: when two destinations overlap, the later span's bytes stay. */
+/* Copies spans of rows of row_bytes each, adjacent on both sides, in the order of the spans: when two destinations
+ * overlap, the later span's bytes stay. */
 typedef void pkv_copy_spans_fn(char *dst, const char *src, const struct pkv_span *spans,
-                               int64_t num_spans);
+                               int64_t num_spans, int64_t row_bytes);
 
 /* num_outer * num_inner pieces of piece_bytes (at least 1) each: piece (i, j) goes from
  * src + i * src_outer + j * src_inner to dst + i * dst_outer + j * dst_inner. Destinations are distinct;

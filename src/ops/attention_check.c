@@ -28,7 +28,7 @@ static enum pkv_status read_tensor(const struct wanted *wanted, const char *func
     if (pkv_tensor_is_absent(wanted->given))
         return pkv_refuse_null(function, wanted->name, error);
     const enum pkv_status status = pkv_tensor_read(
-        wanted->resolved, wanted->given, (struct pkv_where){function, wanted->name, error});
+        wanted->resolved, wanted->given, &(struct pkv_where){function, wanted->name, error});
     if (status != PKV_STATUS_OK)
         return status;
     const struct pkv_tensor *tensor = wanted->resolved;

@@ -128,11 +128,11 @@ static void stage(const struct pkv_attention_job *job, const struct side *side, 
     };
     pkv_copy_nest_init(&mover.nest, &to, &from);
     for (int64_t first = 0, count; first < num_tokens; first += count) {
-        struct pkv_row_run runs[MAX_STAGED];
+        struct pkv_span spans[MAX_STAGED];
         count = num_tokens - first < MAX_STAGED ? num_tokens - first : MAX_STAGED;
         for (int64_t i = 0; i < count; i++)
-            runs[i] = (struct pkv_row_run){(first + i) * from.head_bytes, offsets[first + i], 1};
-        pkv_rows_move(&mover, runs, count);
+            spans[i] = (struct pkv_span){(first + i) * from.head_bytes, offsets[first + i], 1};
+        pkv_rows_move(&mover, spans, count);
     }
     for (int64_t t = 0; t < num_tokens; t++)
         side->staged_offsets[t] = t * from.head_bytes;

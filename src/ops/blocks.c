@@ -54,8 +54,8 @@ static void pair_at(const struct job *job, int64_t i, int64_t *source, int64_t *
     *destination = job->sources.data ? pkv_vector_at(&job->destinations, i) : i;
 }
 
-/* Runs collected before they are moved. */
-enum { MAX_RUNS = 64 };
+/* Spans collected before they are moved. */
+enum { MAX_SPANS = 64 };
 
 static void copy_part(const struct job *job, int64_t part) {
     int64_t first, end;
@@ -64,23 +64,23 @@ static void copy_part(const struct job *job, int64_t part) {
     for (int32_t side = 0; side < num_sides(job); side++) {
         const struct pkv_cache_part *src = part_of(&job->src, side);
         const struct pkv_cache_part *dst = part_of(&job->dst, side);
-        struct pkv_row_run runs[MAX_RUNS];
-        int64_t num_runs = 0;
+        struct pkv_span spans[MAX_SPANS];
+        int64_t num_spans = 0;
         for (int64_t row = first; row < end;) {
             const int64_t pair = row / block_size, offset = row % block_size;
             const int64_t rest = end - row;
             const int64_t rows = block_size - offset < rest ? block_size - offset : rest;
             int64_t source, destination;
             pair_at(job, pair, &source, &destination);
-            runs[num_runs++] = (struct pkv_row_run){
+            spans[num_spans++] = (struct pkv_span){
                 .dst_offset = pkv_cache_part_row(dst, destination, offset),
                 .src_offset = pkv_cache_part_row(src, source, offset),
                 .num_rows = rows,
             };
             row += rows;
-            if (num_runs == MAX_RUNS || row == end) {
-                pkv_rows_move(&job->movers[side], runs, num_runs);
-                num_runs = 0;
+            if (num_spans == MAX_SPANS || row == end) {
+                pkv_rows_move(&job->movers[side], spans, num_spans);
+                num_spans = 0;
             }
         }
     }
@@ -158,7 +158,7 @@ static enum pkv_status take_pairs(struct job *job, const struct pkv_tensor *bloc
                                   const char *function, struct pkv_error *error) {
     struct pkv_tensor pairs;
     const enum pkv_status status = pkv_tensor_read_index(
-        &pairs, block_mapping, 2, (struct pkv_where){function, "block_mapping", error});
+        &pairs, block_mapping, 2, &(struct pkv_where){function, "block_mapping", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (pairs.shape[1] != 2)

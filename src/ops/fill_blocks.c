@@ -31,6 +31,7 @@ struct job {
     struct side sides[2];
 };
 
+/* Rows of one byte: the pattern has no end of its own. */
 struct span_list {
     const struct pkv_kernels *kernels;
     const struct side *side;
@@ -40,7 +41,7 @@ struct span_list {
 
 static void flush(struct span_list *list) {
     list->kernels->copy_spans[PKV_COPY_STREAM](list->side->part->data, list->side->pattern,
-                                               list->spans, list->count);
+                                               list->spans, list->count, 1);
     list->count = 0;
 }
 

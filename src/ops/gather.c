@@ -53,15 +53,15 @@ struct run_list {
 static void flush(struct run_list *list) {
     for (int32_t i = 0; i < list->job->num_sides; i++) {
         const struct side *side = &list->job->sides[i];
-        struct pkv_row_run runs[MAX_RUNS];
+        struct pkv_span spans[MAX_RUNS];
         for (int64_t j = 0; j < list->count; j++)
-            runs[j] = (struct pkv_row_run){
+            spans[j] = (struct pkv_span){
                 .dst_offset = list->runs[j].token * side->mover.dst_row_stride,
                 .src_offset =
                     pkv_cache_part_row(&side->part, list->runs[j].block_id, list->runs[j].offset),
                 .num_rows = list->runs[j].num_tokens,
             };
-        pkv_rows_move(&side->mover, runs, list->count);
+        pkv_rows_move(&side->mover, spans, list->count);
     }
     list->count = 0;
 }
@@ -168,7 +168,7 @@ static enum pkv_status add_side(struct job *job, const struct pkv_context *conte
     struct side *side = &job->sides[job->num_sides];
     side->part = *part;
     enum pkv_status status =
-        pkv_tensor_read(&side->output, output, (struct pkv_where){job->function, name, error});
+        pkv_tensor_read(&side->output, output, &(struct pkv_where){job->function, name, error});
     if (status != PKV_STATUS_OK)
         return status;
     if (rows_may_be_flat)

@@ -3,7 +3,6 @@
  * Merging results of attention over disjoint sets of positions.
  */
 #include <math.h>
-#include <string.h>
 
 #include <pagedkv/attention.h>
 
@@ -33,7 +32,7 @@ static enum pkv_status read_state(const struct job *job, struct pkv_tensor *to,
                                   int32_t ndim) {
     struct pkv_error facts = {.struct_size = sizeof(facts)};
     enum pkv_status status =
-        pkv_tensor_read(to, from, (struct pkv_where){job->function, name, &facts});
+        pkv_tensor_read(to, from, &(struct pkv_where){job->function, name, &facts});
     if (status == PKV_STATUS_OK &&
         !(ndim == 2 ? to->dtype == PKV_DTYPE_F32 : is_state_dtype(to->dtype)))
         status = pkv_error_set(
@@ -57,8 +56,10 @@ static enum pkv_status read_state(const struct job *job, struct pkv_tensor *to,
 }
 
 static bool is_same(const struct pkv_tensor *a, const struct pkv_tensor *b) {
-    return a->data == b->data && a->dtype == b->dtype &&
-           memcmp(a->strides, b->strides, sizeof(a->strides)) == 0;
+    bool same = a->data == b->data && a->dtype == b->dtype && a->ndim == b->ndim;
+    for (int32_t i = 0; i < a->ndim && same; i++)
+        same = a->strides[i] == b->strides[i];
+    return same;
 }
 
 /* An output may be an input, but not share some bytes with it. */
@@ -117,7 +118,7 @@ static void write_number(const struct pkv_tensor *tensor, int64_t offset, float 
 /* A tensor that has been checked, as pkv_tensor_read gives it. */
 static struct pkv_tensor resolved(const struct pkv_tensor *given, const char *function) {
     struct pkv_tensor tensor;
-    (void)!pkv_tensor_read(&tensor, given, (struct pkv_where){function, NULL, NULL});
+    (void)!pkv_tensor_read(&tensor, given, &(struct pkv_where){function, NULL, NULL});
     return tensor;
 }
 

@@ -277,7 +277,7 @@ read_tensors(struct tensors *to, const struct pkv_tensor *input, const struct pk
              const struct pkv_tensor *block_table, const struct pkv_tensor *output_cache,
              const char *function, struct pkv_error *error) {
     enum pkv_status status =
-        pkv_tensor_read(&to->input, input, (struct pkv_where){function, "input", error});
+        pkv_tensor_read(&to->input, input, &(struct pkv_where){function, "input", error});
     if (status == PKV_STATUS_OK && to->input.dtype != PKV_DTYPE_F16 &&
         to->input.dtype != PKV_DTYPE_BF16)
         status = pkv_error_set(error, PKV_STATUS_DTYPE, function, "input", PKV_ERROR_NONE,
@@ -286,21 +286,21 @@ read_tensors(struct tensors *to, const struct pkv_tensor *input, const struct pk
         status = check_data(&to->input, "input", 4, to->input.dtype, function, error);
     if (status == PKV_STATUS_OK)
         status =
-            pkv_tensor_read(&to->weight, weight, (struct pkv_where){function, "weight", error});
+            pkv_tensor_read(&to->weight, weight, &(struct pkv_where){function, "weight", error});
     if (status == PKV_STATUS_OK)
         status = check_data(&to->weight, "weight", 2, to->input.dtype, function, error);
     if (status == PKV_STATUS_OK)
         status = pkv_tensor_read_index(&to->slot_mapping, slot_mapping, 1,
-                                       (struct pkv_where){function, "slot_mapping", error});
+                                       &(struct pkv_where){function, "slot_mapping", error});
     if (status == PKV_STATUS_OK)
         status = pkv_tensor_read_index(&to->act_seq_len, act_seq_len, 1,
-                                       (struct pkv_where){function, "act_seq_len", error});
+                                       &(struct pkv_where){function, "act_seq_len", error});
     if (status == PKV_STATUS_OK)
         status = pkv_tensor_read_index(&to->block_table, block_table, 2,
-                                       (struct pkv_where){function, "block_table", error});
+                                       &(struct pkv_where){function, "block_table", error});
     if (status == PKV_STATUS_OK)
         status = pkv_tensor_read(&to->output_cache, output_cache,
-                                 (struct pkv_where){function, "output_cache", error});
+                                 &(struct pkv_where){function, "output_cache", error});
     if (status == PKV_STATUS_OK)
         status = check_data(&to->output_cache, "output_cache", 3, to->input.dtype, function, error);
     return status;
@@ -385,12 +385,12 @@ static enum pkv_status describe(struct job *job, const struct tensors *tensors,
     job->table_row = pkv_vector_along(&tensors->block_table, 1);
     job->table_row_stride = tensors->block_table.strides[0];
     job->num_seqs = job->slots.count;
-    enum pkv_status status = pkv_cache_part_init(&job->input, &tensors->input, PKV_LAYOUT_NHD, 0,
-                                                 &job->num_blocks, &job->page_block_size,
-                                                 (struct pkv_where){job->function, "input", error});
+    enum pkv_status status = pkv_cache_part_init(
+        &job->input, &tensors->input, PKV_LAYOUT_NHD, 0, &job->num_blocks, &job->page_block_size,
+        &(struct pkv_where){job->function, "input", error});
     if (status == PKV_STATUS_OK)
         status = pkv_cache_part_init(&job->output, &rows, PKV_LAYOUT_NHD, 0, &one, &job->num_rows,
-                                     (struct pkv_where){job->function, "output_cache", error});
+                                     &(struct pkv_where){job->function, "output_cache", error});
     return status;
 }
 

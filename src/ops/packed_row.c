@@ -70,7 +70,7 @@ enum pkv_status pkv_packed_row_columns(int32_t packed_row, const struct pkv_tens
                              "must be one of enum pkv_packed_row");
     struct pkv_tensor packed;
     enum pkv_status status =
-        pkv_tensor_read(&packed, cache, (struct pkv_where){__func__, "cache", error});
+        pkv_tensor_read(&packed, cache, &(struct pkv_where){__func__, "cache", error});
     if (status == PKV_STATUS_OK)
         status = check_cache(&packed, formats[packed_row].row_bytes, __func__, error);
     if (status != PKV_STATUS_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * From runs of rows to kernel calls. Whole rows become spans, which the span kernels copy side by side;
- * rows in pieces become grids.
+ * From spans of rows to kernel calls. Rows that are whole on both sides are copied as they are; rows in pieces
+ * become grids.
  */
 #include "ops/rows.h"
 
@@ -12,38 +12,26 @@ enum { LINE_BYTES = 64 };
 /* Spans collected before a kernel is called: 6 KiB of stack, enough for its batches. */
 enum { MAX_SPANS = 256 };
 
-/* Runs that are handed to a grid kernel at once. */
+/* Spans that are handed to a grid kernel at once. */
 enum { MAX_PLACES = 64 };
 
-/* Runs whose rows are adjacent on both sides are spans as they are. */
-static void move_adjacent_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                               int64_t num_runs) {
-    struct pkv_span spans[MAX_SPANS];
-    for (int64_t first = 0, count; first < num_runs; first += count) {
-        count = num_runs - first < MAX_SPANS ? num_runs - first : MAX_SPANS;
-        for (int64_t i = 0; i < count; i++)
-            spans[i] = (struct pkv_span){runs[first + i].dst_offset, runs[first + i].src_offset,
-                                         runs[first + i].num_rows * mover->nest.piece_bytes};
-        mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
-    }
-}
-
-static void move_single_rows(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                             int64_t num_runs) {
-    struct pkv_span spans[MAX_SPANS];
+/* Rows apart from each other, each a span of its own. */
+static void move_single_rows(const struct pkv_row_mover *mover, const struct pkv_span *spans,
+                             int64_t num_spans) {
+    pkv_copy_spans_fn *const copy = mover->kernels->copy_spans[mover->kind];
+    struct pkv_span rows[MAX_SPANS];
     int64_t count = 0;
-    for (const struct pkv_row_run *run = runs; run < runs + num_runs; run++) {
-        for (int64_t row = 0; row < run->num_rows; row++) {
+    for (const struct pkv_span *span = spans; span < spans + num_spans; span++) {
+        for (int64_t row = 0; row < span->num_rows; row++) {
             if (count == MAX_SPANS) {
-                mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
+                copy(mover->dst, mover->src, rows, count, mover->nest.piece_bytes);
                 count = 0;
             }
-            spans[count++] = (struct pkv_span){run->dst_offset + row * mover->dst_row_stride,
-                                               run->src_offset + row * mover->src_row_stride,
-                                               mover->nest.piece_bytes};
+            rows[count++] = (struct pkv_span){span->dst_offset + row * mover->dst_row_stride,
+                                              span->src_offset + row * mover->src_row_stride, 1};
         }
     }
-    mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, count);
+    copy(mover->dst, mover->src, rows, count, mover->nest.piece_bytes);
 }
 
 /* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the destination
@@ -68,18 +56,18 @@ static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_
     };
 }
 
-/* Runs of the same length share one grid and go to the kernel together, level by level. */
-static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                       int64_t num_runs) {
+/* Spans of the same length share one grid and go to the kernel together, level by level. */
+static void move_grids(const struct pkv_row_mover *mover, const struct pkv_span *spans,
+                       int64_t num_spans) {
     const struct pkv_copy_level *level = mover->nest.level;
     struct pkv_place places[MAX_PLACES];
-    for (int64_t first = 0, count; first < num_runs; first += count) {
-        const struct pkv_grid grid = make_grid(mover, runs[first].num_rows);
-        for (count = 0; first + count < num_runs && count < MAX_PLACES; count++) {
-            const struct pkv_row_run *run = &runs[first + count];
-            if (run->num_rows != runs[first].num_rows)
+    for (int64_t first = 0, count; first < num_spans; first += count) {
+        const struct pkv_grid grid = make_grid(mover, spans[first].num_rows);
+        for (count = 0; first + count < num_spans && count < MAX_PLACES; count++) {
+            const struct pkv_span *span = &spans[first + count];
+            if (span->num_rows != spans[first].num_rows)
                 break;
-            places[count] = (struct pkv_place){run->dst_offset, run->src_offset};
+            places[count] = (struct pkv_place){span->dst_offset, span->src_offset};
         }
         for (int64_t i = 0; i < level[0].count; i++) {
             for (int64_t j = 0; j < level[1].count; j++)
@@ -91,15 +79,15 @@ static void move_grids(const struct pkv_row_mover *mover, const struct pkv_row_r
     }
 }
 
-void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                   int64_t num_runs) {
+void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_span *spans,
+                   int64_t num_spans) {
     const int64_t bytes = mover->nest.piece_bytes;
     if (mover->nest.num_levels > 0)
-        move_grids(mover, runs, num_runs);
+        move_grids(mover, spans, num_spans);
     else if (mover->dst_row_stride == bytes && mover->src_row_stride == bytes)
-        move_adjacent_rows(mover, runs, num_runs);
+        mover->kernels->copy_spans[mover->kind](mover->dst, mover->src, spans, num_spans, bytes);
     else
-        move_single_rows(mover, runs, num_runs);
+        move_single_rows(mover, spans, num_spans);
 }
 
 const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Moving rows: what scatter, gather, block copies and layout conversion have in common. It turns runs of
+ * Moving rows: what scatter, gather, block copies and layout conversion have in common. It turns spans of
  * rows into calls of the copy kernels, whatever the fragments on either side.
  */
 #ifndef PKV_OPS_ROWS_H
@@ -9,26 +9,19 @@
 #include "geometry/copy_nest.h"
 #include "kernels/kernels.h"
 
-/* Neighbouring rows: byte offsets of the first on both sides, and how many. */
-struct pkv_row_run {
-    int64_t dst_offset;
-    int64_t src_offset;
-    int64_t num_rows;
-};
-
-/* One direction between two places, ready to move any number of runs. */
+/* One direction between two places, ready to move any number of spans. */
 struct pkv_row_mover {
     const struct pkv_kernels *kernels;
     char *dst;
     const char *src;
-    int64_t dst_row_stride; /* bytes between the rows of a run */
+    int64_t dst_row_stride; /* bytes between the rows of a span */
     int64_t src_row_stride;
     struct pkv_copy_nest nest;
     enum pkv_copy_kind kind;
 };
 
-void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_row_run *runs,
-                   int64_t num_runs);
+void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_span *spans,
+                   int64_t num_spans);
 
 /* The name of the kernels that pkv_rows_move would call, for explanations. Static. */
 const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level);

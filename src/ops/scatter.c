@@ -52,6 +52,8 @@ void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context 
     job->store_policy = store_policy;
     job->num_sides = 0;
     job->is_flat = true;
+    job->written = (struct pkv_range){INT64_MAX, INT64_MIN};
+    job->row_bytes = 0;
 }
 
 static enum pkv_status check_source(const struct pkv_scatter_job *job,
@@ -86,10 +88,20 @@ struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job) {
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
                                     struct pkv_error *error) {
-    const enum pkv_status status = pkv_tensor_read(
-        pkv_scatter_job_source(job), source, (struct pkv_where){job->function, source_name, error});
+    const enum pkv_status status =
+        pkv_tensor_read(pkv_scatter_job_source(job), source,
+                        &(struct pkv_where){job->function, source_name, error});
     return status == PKV_STATUS_OK ? pkv_scatter_job_add_source(job, part, source_name, error)
                                    : status;
+}
+
+static struct pkv_range range_of(const void *data, int64_t span_bytes) {
+    const int64_t first = (int64_t)(uintptr_t)data;
+    return (struct pkv_range){first, first + span_bytes};
+}
+
+static bool ranges_meet(struct pkv_range a, struct pkv_range b) {
+    return a.first < b.end && b.first < a.end;
 }
 
 enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
@@ -101,8 +113,10 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     const enum pkv_status status = check_source(job, side, error);
     if (status != PKV_STATUS_OK)
         return status;
+    const struct pkv_range to_range = range_of(part->data, part->span_bytes);
     const struct pkv_row_shape to = pkv_row_shape_of_part(part);
     const struct pkv_row_shape from = pkv_row_shape_of_tensor(&side->source);
+    side->read = range_of(side->source.data, pkv_tensor_span(&side->source));
     side->mover.kernels = job->kernels;
     side->mover.dst = part->data;
     side->mover.src = side->source.data;
@@ -112,25 +126,16 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     side->next_column = -1;
     side->is_later_column = false;
     job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
+    if (to_range.first < job->written.first)
+        job->written.first = to_range.first;
+    if (to_range.end > job->written.end)
+        job->written.end = to_range.end;
+    job->row_bytes += (uint64_t)part->row_bytes;
     job->num_sides++;
     return PKV_STATUS_OK;
 }
 
-/* Addresses from the first to behind the last byte of what a run reads. */
-struct range {
-    int64_t first, end;
-};
-
-static bool ranges_meet(struct range a, struct range b) {
-    return a.first < b.end && b.first < a.end;
-}
-
-static struct range part_range(const struct pkv_cache_part *part) {
-    const int64_t first = (int64_t)(uintptr_t)part->data;
-    return (struct range){first, first + part->span_bytes};
-}
-
-/* The rare case: what is read lies among the rows of the cache. Only rows that are written matter. */
+/* Only rows that are written matter. */
 static enum pkv_status check_rows(const struct pkv_scatter_job *job,
                                   const struct pkv_cache_part *part, const struct pkv_strided *read,
                                   const char *name, struct pkv_error *error) {
@@ -150,43 +155,43 @@ static enum pkv_status check_rows(const struct pkv_scatter_job *job,
     return PKV_STATUS_OK;
 }
 
-static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const char *slots_name,
-                                     struct pkv_error *error) {
-    const struct pkv_vector *slots = &job->step->slots;
-    const int64_t slots_first = (int64_t)(uintptr_t)slots->data;
-    struct range written = {INT64_MAX, INT64_MIN}, reads[1 + PKV_SCATTER_MAX_SIDES];
-    reads[0] = (struct range){slots_first, slots_first + pkv_vector_span(slots)};
+/* What is read lies among the caches. */
+static enum pkv_status check_read(const struct pkv_scatter_job *job, struct pkv_range range,
+                                  const struct pkv_strided *read, const char *name,
+                                  struct pkv_error *error) {
     for (int32_t i = 0; i < job->num_sides; i++) {
-        const struct pkv_tensor *source = &job->sides[i].source;
-        const struct range part = part_range(job->sides[i].part);
-        const int64_t first = (int64_t)(uintptr_t)source->data;
-        reads[1 + i] = (struct range){first, first + pkv_tensor_span(source)};
-        written.first = part.first < written.first ? part.first : written.first;
-        written.end = part.end > written.end ? part.end : written.end;
-    }
-    for (int32_t j = 0; j <= job->num_sides; j++) {
-        if (!ranges_meet(written, reads[j]))
+        const struct pkv_cache_part *part = job->sides[i].part;
+        if (!ranges_meet(range_of(part->data, part->span_bytes), range))
             continue;
-        const struct pkv_strided read =
-            j == 0 ? pkv_vector_bytes(slots) : pkv_strided_from_tensor(&job->sides[j - 1].source);
-        const char *name = j == 0 ? slots_name : job->sides[j - 1].source_name;
-        for (int32_t i = 0; i < job->num_sides; i++) {
-            if (!ranges_meet(part_range(job->sides[i].part), reads[j]))
-                continue;
-            const enum pkv_status status = check_rows(job, job->sides[i].part, &read, name, error);
-            if (status != PKV_STATUS_OK)
-                return status;
-        }
+        const enum pkv_status status = check_rows(job, part, read, name, error);
+        if (status != PKV_STATUS_OK)
+            return status;
     }
     return PKV_STATUS_OK;
 }
 
+static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const char *slots_name,
+                                     struct pkv_error *error) {
+    const struct pkv_vector *slots = &job->step->slots;
+    const struct pkv_range slots_range = range_of(slots->data, pkv_vector_span(slots));
+    enum pkv_status status = PKV_STATUS_OK;
+    if (ranges_meet(job->written, slots_range)) {
+        const struct pkv_strided read = pkv_vector_bytes(slots);
+        status = check_read(job, slots_range, &read, slots_name, error);
+    }
+    for (int32_t i = 0; i < job->num_sides && status == PKV_STATUS_OK; i++) {
+        const struct pkv_scatter_side *side = &job->sides[i];
+        if (ranges_meet(job->written, side->read)) {
+            const struct pkv_strided read = pkv_strided_from_tensor(&side->source);
+            status = check_read(job, side->read, &read, side->source_name, error);
+        }
+    }
+    return status;
+}
+
 /* The count is that of elements in memory or of one repeated row; a wrapped product only picks a policy. */
 static uint64_t job_bytes(const struct pkv_scatter_job *job) {
-    uint64_t row_bytes = 0;
-    for (int32_t i = 0; i < job->num_sides; i++)
-        row_bytes += (uint64_t)job->sides[i].part->row_bytes;
-    return row_bytes * (uint64_t)job->step->slots.count;
+    return job->row_bytes * (uint64_t)job->step->slots.count;
 }
 
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
@@ -212,17 +217,45 @@ static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots
     return num_runs;
 }
 
-static void move_side(const struct pkv_scatter_job *job, const struct pkv_scatter_side *side,
-                      const struct pkv_slot_run *slot_runs, int64_t num_runs) {
-    struct pkv_row_run runs[CHUNK_TOKENS];
+static void locate_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
+                        const struct pkv_scatter_side *side, const struct pkv_slot_run *runs,
+                        int64_t num_runs) {
+    const int64_t block_size = job->step->block_size;
+    const int64_t dst_stride = side->mover.dst_row_stride, src_stride = side->mover.src_row_stride;
+    const bool is_flat = pkv_cache_part_is_flat(side->part, block_size);
     for (int64_t i = 0; i < num_runs; i++)
-        runs[i] = (struct pkv_row_run){
-            .dst_offset =
-                pkv_cache_part_offset(side->part, job->step->block_size, slot_runs[i].slot),
-            .src_offset = slot_runs[i].token * side->mover.src_row_stride,
-            .num_rows = slot_runs[i].num_tokens,
+        spans[i] = (struct pkv_span){
+            .dst_offset = is_flat ? runs[i].slot * dst_stride
+                                  : pkv_cache_part_offset(side->part, block_size, runs[i].slot),
+            .src_offset = runs[i].token * src_stride,
+            .num_rows = runs[i].num_tokens,
         };
-    pkv_rows_move(&side->mover, runs, num_runs);
+}
+
+/* Rows of the same tokens are at the same offsets. */
+static bool steps_alike(const struct pkv_scatter_side *a, const struct pkv_scatter_side *b) {
+    return a->part->block_stride_bytes == b->part->block_stride_bytes &&
+           a->mover.dst_row_stride == b->mover.dst_row_stride &&
+           a->mover.src_row_stride == b->mover.src_row_stride;
+}
+
+static void move_sides(const struct pkv_scatter_job *job, const struct pkv_slot_run *runs,
+                       int64_t num_runs) {
+    struct pkv_span spans[CHUNK_TOKENS];
+    const struct pkv_scatter_side *located = NULL;
+    for (int32_t i = 0; i < job->num_sides; i++) {
+        const struct pkv_scatter_side *side = &job->sides[i];
+        if (side->is_later_column)
+            continue;
+        if (side->next_column >= 0) {
+            pkv_scatter_move_columns(job, side, runs, num_runs);
+            continue;
+        }
+        if (located == NULL || !steps_alike(located, side))
+            locate_rows(spans, job, side, runs, num_runs);
+        located = side;
+        pkv_rows_move(&side->mover, spans, num_runs);
+    }
 }
 
 static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_t num_parts) {
@@ -243,13 +276,7 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
         if (chosen < CHUNK_TOKENS / 2 && first < range.end_token)
             continue;
         const int64_t num_runs = join_runs(job, chosen_slots, chosen_tokens, chosen, runs);
-        for (int32_t i = 0; i < job->num_sides; i++) {
-            const struct pkv_scatter_side *side = &job->sides[i];
-            if (side->next_column >= 0 && !side->is_later_column)
-                pkv_scatter_move_columns(job, side, runs, num_runs);
-            else if (!side->is_later_column)
-                move_side(job, side, runs, num_runs);
-        }
+        move_sides(job, runs, num_runs);
         chosen = 0;
     }
 }

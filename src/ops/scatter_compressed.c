@@ -82,7 +82,7 @@ static enum pkv_status add_side(struct pkv_compressed_job *job, const struct pkv
                                   part->num_heads, 1,
                                   "must be in a compressed mode, where each region has one head");
     enum pkv_status status =
-        pkv_tensor_read(&side->source, source, (struct pkv_where){job->function, name, error});
+        pkv_tensor_read(&side->source, source, &(struct pkv_where){job->function, name, error});
     if (status == PKV_STATUS_OK)
         status = check_source(job, side, error);
     if (status != PKV_STATUS_OK)
@@ -291,7 +291,7 @@ static enum pkv_status check_reads(const struct pkv_compressed_job *job,
         if (pkv_tensor_is_absent(reads[i].tensor))
             continue;
         enum pkv_status status = pkv_tensor_read(
-            &tensor, reads[i].tensor, (struct pkv_where){job->function, reads[i].name, error});
+            &tensor, reads[i].tensor, &(struct pkv_where){job->function, reads[i].name, error});
         for (int32_t side = 0; side < job->num_sides && status == PKV_STATUS_OK; side++)
             status = check_read(job, job->sides[side].part, &tensor, reads[i].name, error);
         if (status != PKV_STATUS_OK)

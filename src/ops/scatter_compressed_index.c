@@ -14,35 +14,38 @@ bool pkv_scatter_mode_is_compressed(int32_t scatter_mode) {
 }
 
 static enum pkv_status read_tensor(struct pkv_tensor *to, const struct pkv_tensor *tensor,
-                                   struct pkv_where where) {
+                                   const struct pkv_where *where) {
     if (pkv_tensor_is_absent(tensor))
-        return pkv_refuse_null(where.function, where.argument, where.error);
+        return pkv_refuse_null(where->function, where->argument, where->error);
     const enum pkv_status status = pkv_tensor_read(to, tensor, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (!pkv_dtype_is_index(to->dtype))
-        return pkv_error_set(where.error, PKV_STATUS_DTYPE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, where->function, where->argument,
                              PKV_ERROR_NONE, to->dtype, PKV_ERROR_NONE, "must be int32 or int64");
     if (to->ndim != 1 && to->ndim != 2)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument,
                              PKV_ERROR_NONE, to->ndim, PKV_ERROR_NONE,
                              "must be [num_seqs, num_heads] or [num_seqs * num_heads]");
     return PKV_STATUS_OK;
 }
 
 static enum pkv_status read_tasks(struct pkv_task_index *to, const struct pkv_tensor *tensor,
-                                  int64_t num_seqs, int64_t num_heads, struct pkv_where where) {
+                                  int64_t num_seqs, int64_t num_heads,
+                                  const struct pkv_where *where) {
     struct pkv_tensor t;
     const enum pkv_status status = read_tensor(&t, tensor, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (t.ndim == 2) {
         if (t.shape[0] != num_seqs)
-            return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, where.function, where.argument,
-                                      0, t.shape[0], num_seqs, "must be the number of sequences");
+            return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function,
+                                      where->argument, 0, t.shape[0], num_seqs,
+                                      "must be the number of sequences");
         if (t.shape[1] != num_heads)
-            return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, where.function, where.argument,
-                                      1, t.shape[1], num_heads, "must be the number of heads");
+            return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function,
+                                      where->argument, 1, t.shape[1], num_heads,
+                                      "must be the number of heads");
         *to = (struct pkv_task_index){t.data, t.dtype, t.strides[0], t.strides[1]};
         return PKV_STATUS_OK;
     }
@@ -50,8 +53,8 @@ static enum pkv_status read_tasks(struct pkv_task_index *to, const struct pkv_te
     if (!pkv_checked_mul(num_seqs, num_heads, &num_tasks))
         num_tasks = PKV_ERROR_NONE;
     if (t.shape[0] != num_tasks)
-        return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, where.function, where.argument, 0,
-                                  t.shape[0], num_tasks,
+        return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function, where->argument,
+                                  0, t.shape[0], num_tasks,
                                   "must be the number of sequences times the number of heads");
     *to = (struct pkv_task_index){t.data, t.dtype, num_heads * t.strides[0], t.strides[0]};
     return PKV_STATUS_OK;
@@ -59,7 +62,7 @@ static enum pkv_status read_tasks(struct pkv_task_index *to, const struct pkv_te
 
 /* What compress_lens says about the number of heads. */
 static enum pkv_status count_heads(int64_t *num_heads, const struct pkv_tensor *compress_lens,
-                                   int64_t num_seqs, struct pkv_where where) {
+                                   int64_t num_seqs, const struct pkv_where *where) {
     struct pkv_tensor t;
     const enum pkv_status status = read_tensor(&t, compress_lens, where);
     if (status != PKV_STATUS_OK)
@@ -78,26 +81,26 @@ enum pkv_status pkv_compressed_index_read(struct pkv_compressed_index *index, in
     if (pkv_tensor_is_absent(tensors->seq_lens))
         return pkv_refuse_null(function, "seq_lens", error);
     struct pkv_tensor seq_lens;
-    enum pkv_status status = pkv_tensor_read_index(&seq_lens, tensors->seq_lens, 1,
-                                                   (struct pkv_where){function, "seq_lens", error});
+    enum pkv_status status = pkv_tensor_read_index(
+        &seq_lens, tensors->seq_lens, 1, &(struct pkv_where){function, "seq_lens", error});
     if (status != PKV_STATUS_OK)
         return status;
     index->seq_lens = pkv_vector_along(&seq_lens, 0);
     index->num_seqs = seq_lens.shape[0];
     if (num_heads < 0)
         status =
-            count_heads(&index->num_heads, tensors->compress_lens, index->num_seqs, lens_where);
+            count_heads(&index->num_heads, tensors->compress_lens, index->num_seqs, &lens_where);
     if (status == PKV_STATUS_OK)
         status = read_tasks(&index->lens, tensors->compress_lens, index->num_seqs, index->num_heads,
-                            lens_where);
+                            &lens_where);
     if (status == PKV_STATUS_OK && tensors->slot_mapping)
         status = read_tasks(&index->slots, tensors->slot_mapping, index->num_seqs, index->num_heads,
-                            (struct pkv_where){function, "slot_mapping", error});
+                            &(struct pkv_where){function, "slot_mapping", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (mode != PKV_SCATTER_MODE_ALIBI)
         return read_tasks(&index->offsets, tensors->compress_seq_offset, index->num_seqs,
-                          index->num_heads, offsets_where);
+                          index->num_heads, &offsets_where);
     if (!pkv_tensor_is_absent(tensors->compress_seq_offset))
         return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, function, offsets_where.argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
@@ -177,14 +180,15 @@ struct pkv_region pkv_compressed_region(const struct pkv_compressed_index *index
 /* The tensor of the query's results: dense enough to be written, apart from what is read, wide enough. */
 static enum pkv_status check_output(const struct pkv_compressed_index *index,
                                     const struct pkv_compressed_tensors *tensors,
-                                    const struct pkv_tensor *output, struct pkv_where where) {
+                                    const struct pkv_tensor *output,
+                                    const struct pkv_where *where) {
     struct pkv_tensor resolved;
     enum pkv_status status = pkv_tensor_read(&resolved, output, where);
     if (status != PKV_STATUS_OK)
         return status;
     const struct pkv_strided written = pkv_strided_from_tensor(&resolved);
     if (!pkv_strided_is_injective(&written))
-        return pkv_error_set(where.error, PKV_STATUS_STRIDE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "has strides by which elements share bytes");
     const struct pkv_tensor *const inputs[] = {tensors->seq_lens, tensors->compress_lens,
@@ -198,7 +202,7 @@ static enum pkv_status check_output(const struct pkv_compressed_index *index,
             return status;
         const struct pkv_strided read = pkv_strided_from_tensor(&input);
         if (pkv_strided_may_overlap(&written, &read))
-            return pkv_error_set(where.error, PKV_STATUS_OVERLAP, where.function, where.argument,
+            return pkv_error_set(where->error, PKV_STATUS_OVERLAP, where->function, where->argument,
                                  PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                                  "must not share bytes with an input");
     }
@@ -206,8 +210,8 @@ static enum pkv_status check_output(const struct pkv_compressed_index *index,
         for (int64_t head = 0; head < index->num_heads; head++) {
             const int64_t length = pkv_compressed_region(index, seq, head).num_rows;
             if (length > INT32_MAX)
-                return pkv_error_set(where.error, PKV_STATUS_OVERFLOW, where.function,
-                                     where.argument, seq * index->num_heads + head, length,
+                return pkv_error_set(where->error, PKV_STATUS_OVERFLOW, where->function,
+                                     where->argument, seq * index->num_heads + head, length,
                                      INT32_MAX, "must fit its dtype");
         }
     }
@@ -245,11 +249,11 @@ enum pkv_status pkv_scatter_compressed_lens(int32_t scatter_mode, const struct p
     enum pkv_status status =
         pkv_compressed_index_read(&index, scatter_mode, &tensors, -1, __func__, error);
     if (status == PKV_STATUS_OK)
-        status = read_tasks(&output, compressed_lens, index.num_seqs, index.num_heads, where);
+        status = read_tasks(&output, compressed_lens, index.num_seqs, index.num_heads, &where);
     if (status == PKV_STATUS_OK)
         status = pkv_compressed_index_check(&index, __func__, error);
     if (status == PKV_STATUS_OK)
-        status = check_output(&index, &tensors, compressed_lens, where);
+        status = check_output(&index, &tensors, compressed_lens, &where);
     if (status == PKV_STATUS_OK)
         write_lengths(&index, &output);
     return status;

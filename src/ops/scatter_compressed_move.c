@@ -97,11 +97,11 @@ static void move_places(const struct walk *walk, int64_t num_rows) {
                                                   walk->num_places);
         return;
     }
-    struct pkv_row_run runs[MAX_MEMBERS];
+    struct pkv_span spans[MAX_MEMBERS];
     for (int64_t i = 0; i < walk->num_places; i++)
-        runs[i] =
-            (struct pkv_row_run){walk->places[i].dst_offset, walk->places[i].src_offset, num_rows};
-    pkv_rows_move(mover, runs, walk->num_places);
+        spans[i] =
+            (struct pkv_span){walk->places[i].dst_offset, walk->places[i].src_offset, num_rows};
+    pkv_rows_move(mover, spans, walk->num_places);
 }
 
 static int64_t sum_bytes(const struct pkv_compressed_side *side) {

@@ -60,16 +60,16 @@ static enum pkv_status check_options(const struct pkv_scatter_pa_kv_cache_option
 /* The three-dimensional view of an Nct source: row t starts at element stride * t + offset. */
 static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor *source,
                                 const struct pkv_cache_part *part, int64_t num_tokens,
-                                int64_t stride, int64_t offset, struct pkv_where where) {
+                                int64_t stride, int64_t offset, const struct pkv_where *where) {
     struct pkv_tensor t;
     const enum pkv_status status = pkv_tensor_read(&t, source, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (t.ndim != 2)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument,
                              PKV_ERROR_NONE, t.ndim, 2, "must be [num_tokens, row] in mode Nct");
     if (!pkv_tensor_is_contiguous(&t))
-        return pkv_error_set(where.error, PKV_STATUS_STRIDE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "must be contiguous in mode Nct, which brings its own stride");
     const int64_t row = part->num_heads * part->head_size;
@@ -80,7 +80,7 @@ static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor
                                           pkv_checked_add(end, offset, &end) &&
                                           pkv_checked_add(end, row, &end) && end <= available);
     if (!fits)
-        return pkv_error_set(where.error, PKV_STATUS_SHAPE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_SHAPE, where->function, where->argument,
                              PKV_ERROR_NONE, available, end,
                              "has too few elements for its rows at this stride and offset");
     const int64_t shape[3] = {num_tokens, part->num_heads, part->head_size};
@@ -126,8 +126,9 @@ static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_ca
     if (options->scatter_mode == PKV_SCATTER_MODE_NONE)
         return pkv_scatter_job_add(job, part, source, name, error);
     struct pkv_tensor view;
-    const enum pkv_status status = view_nct(&view, source, part, job->step->slots.count, stride,
-                                            offset, (struct pkv_where){job->function, name, error});
+    const enum pkv_status status =
+        view_nct(&view, source, part, job->step->slots.count, stride, offset,
+                 &(struct pkv_where){job->function, name, error});
     return status == PKV_STATUS_OK ? pkv_scatter_job_add(job, part, &view, name, error) : status;
 }
 

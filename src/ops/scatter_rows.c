@@ -46,7 +46,7 @@ static enum pkv_status add_pair(struct pkv_scatter_job *job,
     const char *name = pkv_scatter_rows_source_names[pair];
     struct pkv_tensor *source = pkv_scatter_job_source(job);
     enum pkv_status status =
-        pkv_tensor_read(source, given, (struct pkv_where){job->function, name, error});
+        pkv_tensor_read(source, given, &(struct pkv_where){job->function, name, error});
     if (status != PKV_STATUS_OK)
         return status;
     if (source->ndim != 2 && source->ndim != 3)

@@ -20,27 +20,28 @@ const char *const pkv_scatter_rows_cache_names[PKV_SCATTER_ROWS_MAX_PAIRS] = {
     "caches[12]", "caches[13]", "caches[14]", "caches[15]"};
 
 static enum pkv_status read_cache(struct pkv_tensor *cache, const struct pkv_tensor *given,
-                                  struct pkv_where where) {
+                                  const struct pkv_where *where) {
     const enum pkv_status status = pkv_tensor_read(cache, given, where);
     if (status != PKV_STATUS_OK)
         return status;
     if (!pkv_dtype_is_cache(cache->dtype))
-        return pkv_error_set(where.error, PKV_STATUS_DTYPE, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, where->function, where->argument,
                              PKV_ERROR_NONE, cache->dtype, PKV_ERROR_NONE,
                              "must have one of the twelve element types of a cache");
     if (cache->ndim < 2 || cache->ndim > 4)
-        return pkv_error_set(where.error, PKV_STATUS_RANK, where.function, where.argument,
+        return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument,
                              PKV_ERROR_NONE, cache->ndim, PKV_ERROR_NONE,
                              "must be [num_slots, row], [num_blocks, block_size, row] or "
                              "[num_blocks, block_size, num_heads, head_size]");
     for (int32_t axis = 0; axis < cache->ndim; axis++) {
         if (cache->shape[axis] < 1)
-            return pkv_error_set_axis(where.error, PKV_STATUS_SHAPE, where.function, where.argument,
-                                      axis, cache->shape[axis], 1, "must be at least");
+            return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function,
+                                      where->argument, axis, cache->shape[axis], 1,
+                                      "must be at least");
     }
     const int32_t last = cache->ndim - 1;
     if (cache->shape[last] > 1 && cache->strides[last] != 1)
-        return pkv_error_set_axis(where.error, PKV_STATUS_STRIDE, where.function, where.argument,
+        return pkv_error_set_axis(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                                   last, cache->strides[last], 1,
                                   "must have the stride of adjacent elements");
     return PKV_STATUS_OK;
@@ -101,7 +102,7 @@ static enum pkv_status describe(const struct pkv_scatter_rows_plan *plan, int64_
     int64_t num_blocks, block_size;
     return pkv_cache_part_init(
         part, &blocks, PKV_LAYOUT_NHD, 0, &num_blocks, &block_size,
-        (struct pkv_where){function, pkv_scatter_rows_cache_names[pair], error});
+        &(struct pkv_where){function, pkv_scatter_rows_cache_names[pair], error});
 }
 
 static enum pkv_status check_apart(const struct pkv_scatter_rows_plan *plan,
@@ -139,7 +140,7 @@ enum pkv_status pkv_scatter_rows_plan_init(struct pkv_scatter_rows_plan *plan,
     for (int64_t i = 0; i < num_pairs && status == PKV_STATUS_OK; i++) {
         plan->caches[i] = caches[i];
         status = read_cache(&resolved[i], &caches[i],
-                            (struct pkv_where){function, pkv_scatter_rows_cache_names[i], error});
+                            &(struct pkv_where){function, pkv_scatter_rows_cache_names[i], error});
     }
     if (status != PKV_STATUS_OK)
         return status;
@@ -168,11 +169,11 @@ static enum pkv_status take_cache(const struct pkv_scatter_rows_plan *plan, int6
     struct pkv_tensor cache;
     struct pkv_error unlike;
     const struct pkv_where where = {function, pkv_scatter_rows_cache_names[pair], error};
-    const enum pkv_status status = pkv_tensor_read(&cache, given, where);
+    const enum pkv_status status = pkv_tensor_read(&cache, given, &where);
     if (status != PKV_STATUS_OK)
         return status;
     unlike.struct_size = sizeof(unlike);
-    if (read_cache(&cache, given, (struct pkv_where){function, NULL, &unlike}) != PKV_STATUS_OK ||
+    if (read_cache(&cache, given, &(struct pkv_where){function, NULL, &unlike}) != PKV_STATUS_OK ||
         check_geometry(plan, pair, &cache, function, &unlike) != PKV_STATUS_OK ||
         describe(plan, pair, &cache, part, function, &unlike) != PKV_STATUS_OK ||
         !pkv_cache_part_is_like(part, &plan->parts[pair]))

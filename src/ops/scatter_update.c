@@ -130,7 +130,7 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
     int64_t num_blocks, block_size, num_slots;
     enum pkv_status status =
         pkv_cache_part_init(&part, &blocks, PKV_LAYOUT_NHD, 0, &num_blocks, &block_size,
-                            (struct pkv_where){function, "input", error});
+                            &(struct pkv_where){function, "input", error});
     if (status == PKV_STATUS_OK && !pkv_checked_mul(num_blocks, block_size, &num_slots))
         status = refuse(error, PKV_STATUS_OVERFLOW, function, "input", num_blocks, block_size,
                         "has more rows than 64 bits can count with its block_size");
@@ -140,8 +140,9 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
         return status;
     step.num_blocks = num_blocks;
     step.block_size = block_size;
-    status = pkv_step_set_slots(&step, &context->kernels, &slots, num_blocks, block_size,
-                                options->duplicates, (struct pkv_where){function, "index", error});
+    step.slots = slots;
+    status = pkv_step_check_slots(&step, &context->kernels, options->duplicates,
+                                  &(struct pkv_where){function, "index", error});
     if (status != PKV_STATUS_OK)
         return status;
     pkv_scatter_job_init(&job, context, &step, context->run_mode, options->store_policy, function);
@@ -158,12 +159,14 @@ static enum pkv_status refuse_rows(const struct pkv_context *context,
                                    const struct pkv_tensor *index, const char *function,
                                    struct pkv_error *error) {
     struct pkv_step step;
+    const struct pkv_vector first = pkv_vector_along(index, 1);
+    step.num_blocks = 0;
+    step.block_size = 1;
     for (int64_t i = 0; i < index->shape[0]; i++) {
-        const struct pkv_vector first = pkv_vector_along(index, 1);
-        const struct pkv_vector row = pkv_vector_offset(&first, i * index->strides[0]);
+        step.slots = pkv_vector_offset(&first, i * index->strides[0]);
         const enum pkv_status status =
-            pkv_step_set_slots(&step, &context->kernels, &row, 0, 1, PKV_DUPLICATES_ASSUME_UNIQUE,
-                               (struct pkv_where){function, "index", error});
+            pkv_step_check_slots(&step, &context->kernels, PKV_DUPLICATES_ASSUME_UNIQUE,
+                                 &(struct pkv_where){function, "index", error});
         if (status != PKV_STATUS_OK)
             return status;
     }
@@ -188,11 +191,11 @@ static enum pkv_status check_and_scatter(struct pkv_context *context,
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_check_store_policy(chosen.store_policy, function, error);
     if (status == PKV_STATUS_OK)
-        status = pkv_tensor_read(&to, input, (struct pkv_where){function, "input", error});
+        status = pkv_tensor_read(&to, input, &(struct pkv_where){function, "input", error});
     if (status == PKV_STATUS_OK)
-        status = pkv_tensor_read(&at, index, (struct pkv_where){function, "index", error});
+        status = pkv_tensor_read(&at, index, &(struct pkv_where){function, "index", error});
     if (status == PKV_STATUS_OK)
-        status = pkv_tensor_read(&from, src, (struct pkv_where){function, "src", error});
+        status = pkv_tensor_read(&from, src, &(struct pkv_where){function, "src", error});
     if (status == PKV_STATUS_OK)
         status = check_shapes(&to, &at, &from, function, error);
     if (status != PKV_STATUS_OK)

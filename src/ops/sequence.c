@@ -21,7 +21,7 @@ enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence, const struct pk
         return described;
     struct pkv_tensor table;
     const enum pkv_status status = pkv_tensor_read_index(
-        &table, block_table, 1, (struct pkv_where){__func__, "block_table", error});
+        &table, block_table, 1, &(struct pkv_where){__func__, "block_table", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (first_token < 0 || num_tokens < 0)

@@ -40,7 +40,7 @@ static enum pkv_status read_vector(struct pkv_vector *to, const struct pkv_tenso
                                    const char *name, int64_t count, struct mapping *map) {
     struct pkv_tensor t;
     const enum pkv_status status =
-        pkv_tensor_read_index(&t, tensor, 1, (struct pkv_where){map->function, name, map->error});
+        pkv_tensor_read_index(&t, tensor, 1, &(struct pkv_where){map->function, name, map->error});
     if (status != PKV_STATUS_OK)
         return status;
     if (count >= 0 && t.shape[0] != count)
@@ -185,7 +185,7 @@ enum pkv_status pkv_slot_mapping_from_block_table(const struct pkv_tensor *block
         .function = __func__, .error = error, .block_size = block_size, .num_blocks = num_blocks};
     struct pkv_tensor table;
     enum pkv_status status = pkv_tensor_read_index(
-        &table, block_table, 2, (struct pkv_where){__func__, "block_table", error});
+        &table, block_table, 2, &(struct pkv_where){__func__, "block_table", error});
     if (status == PKV_STATUS_OK)
         status = read_common(&map, positions, slot_mapping);
     if (status == PKV_STATUS_OK && !pkv_tensor_is_absent(seq_ids))

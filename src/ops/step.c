@@ -96,17 +96,6 @@ void pkv_step_destroy(struct pkv_step *step) {
     pkv_free(&allocator, step);
 }
 
-enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step) {
-    switch (step->slots.dtype) {
-    case PKV_DTYPE_I16:
-        return PKV_SLOT_I16;
-    case PKV_DTYPE_I32:
-        return PKV_SLOT_I32;
-    default:
-        return PKV_SLOT_I64;
-    }
-}
-
 /* Shell's sort: a few hundred numbers, no memory, no recursion; the gaps are Ciura's. */
 static void sort_samples(int64_t *samples, int32_t count) {
     static const int32_t gaps[] = {132, 57, 23, 10, 4, 1};
@@ -139,12 +128,10 @@ static void take_samples(struct pkv_step *step) {
     sort_samples(step->samples, step->num_samples);
 }
 
-struct pkv_slot_part pkv_step_slot_part(const struct pkv_step *step, int64_t part,
-                                        int64_t num_parts) {
+struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t part,
+                                           int64_t num_parts) {
     const int64_t count = step->slots.count;
     struct pkv_slot_part all = {0, count, 0, INT64_MAX};
-    if (num_parts <= 1)
-        return all;
     if (step->duplicates != PKV_DUPLICATES_LAST_WINS) {
         pkv_rows_share(count, part, num_parts, &all.first_token, &all.end_token);
         return all;
@@ -169,24 +156,23 @@ enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *functi
     return PKV_STATUS_OK;
 }
 
-enum pkv_status pkv_step_set_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
-                                   const struct pkv_vector *slots, int64_t num_blocks,
-                                   int64_t block_size, int32_t duplicates, struct pkv_where where) {
+enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                     int32_t duplicates, const struct pkv_where *where) {
+    const struct pkv_vector *slots = &step->slots;
+    const int64_t num_slots = step->num_blocks * step->block_size;
     step->has_slots = true;
-    step->slots = *slots;
     step->duplicates = duplicates;
-    const int64_t num_slots = num_blocks * block_size;
     const int64_t bad = kernels->check_slots[pkv_step_slot_type(step)](slots->data, slots->stride,
                                                                        slots->count, num_slots);
     if (bad < slots->count)
-        return pkv_error_set(where.error, PKV_STATUS_SLOT_OUT_OF_RANGE, where.function,
-                             where.argument, bad, pkv_vector_at(slots, bad), num_slots,
+        return pkv_error_set(where->error, PKV_STATUS_SLOT_OUT_OF_RANGE, where->function,
+                             where->argument, bad, pkv_vector_at(slots, bad), num_slots,
                              "must be below the number of slots");
     if (duplicates == PKV_DUPLICATES_REJECT) {
         const int64_t repeat = pkv_vector_find_repeat(slots);
         if (repeat >= 0)
-            return pkv_error_set(where.error, PKV_STATUS_DUPLICATE_SLOT, where.function,
-                                 where.argument, repeat, pkv_vector_at(slots, repeat),
+            return pkv_error_set(where->error, PKV_STATUS_DUPLICATE_SLOT, where->function,
+                                 where->argument, repeat, pkv_vector_at(slots, repeat),
                                  PKV_ERROR_NONE,
                                  "must not name a slot that an earlier token names");
     }
@@ -274,14 +260,14 @@ static enum pkv_status set_gather(struct pkv_step *step, const struct pkv_step_i
                                   const char *function, struct pkv_error *error) {
     struct pkv_tensor table, lengths, offsets;
     enum pkv_status status = pkv_tensor_read_index(
-        &table, &indices->block_table, 2, (struct pkv_where){function, "block_table", error});
+        &table, &indices->block_table, 2, &(struct pkv_where){function, "block_table", error});
     if (status == PKV_STATUS_OK)
         status = pkv_tensor_read_index(&lengths, &indices->seq_lens, 1,
-                                       (struct pkv_where){function, "seq_lens", error});
+                                       &(struct pkv_where){function, "seq_lens", error});
     const bool has_offsets = !pkv_tensor_is_absent(&indices->seq_offsets);
     if (status == PKV_STATUS_OK && has_offsets)
         status = pkv_tensor_read_index(&offsets, &indices->seq_offsets, 1,
-                                       (struct pkv_where){function, "seq_offsets", error});
+                                       &(struct pkv_where){function, "seq_offsets", error});
     if (status != PKV_STATUS_OK)
         return status;
     step->num_seqs = table.shape[0];
@@ -367,7 +353,7 @@ static enum pkv_status set_queries(struct pkv_step *step, const struct pkv_step_
     struct pkv_tensor totals;
     enum pkv_status status =
         pkv_tensor_read_index(&totals, &indices->query_start_loc, 1,
-                              (struct pkv_where){function, "query_start_loc", error});
+                              &(struct pkv_where){function, "query_start_loc", error});
     if (status != PKV_STATUS_OK)
         return status;
     if (step->seq_offsets.data)
@@ -410,16 +396,15 @@ static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kern
     if (!pkv_tensor_is_absent(&indices->slot_mapping)) {
         const struct pkv_where where = {function, "slot_mapping", error};
         struct pkv_tensor tensor;
-        enum pkv_status status = pkv_tensor_read_index(&tensor, &indices->slot_mapping, 1, where);
+        enum pkv_status status = pkv_tensor_read_index(&tensor, &indices->slot_mapping, 1, &where);
         if (status != PKV_STATUS_OK)
             return status;
         if (step->max_tokens != 0 && tensor.shape[0] > step->max_tokens)
             return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "slot_mapping",
                                  PKV_ERROR_NONE, tensor.shape[0], step->max_tokens,
                                  "has more tokens than the step was created for");
-        const struct pkv_vector slots = pkv_vector_along(&tensor, 0);
-        status = pkv_step_set_slots(step, kernels, &slots, step->num_blocks, step->block_size,
-                                    indices->duplicates, where);
+        step->slots = pkv_vector_along(&tensor, 0);
+        status = pkv_step_check_slots(step, kernels, indices->duplicates, &where);
         if (status != PKV_STATUS_OK)
             return status;
     }

@@ -52,21 +52,31 @@ struct pkv_slot_part {
     int64_t low, high;
 };
 
-struct pkv_slot_part pkv_step_slot_part(const struct pkv_step *step, int64_t part,
-                                        int64_t num_parts);
+struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t part,
+                                           int64_t num_parts);
+
+static inline struct pkv_slot_part pkv_step_slot_part(const struct pkv_step *step, int64_t part,
+                                                      int64_t num_parts) {
+    if (num_parts > 1)
+        return pkv_step_divide_slots(step, part, num_parts);
+    return (struct pkv_slot_part){0, step->slots.count, 0, INT64_MAX};
+}
 
 /* The kernel index for the step's slots. */
-enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step);
+static inline enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step) {
+    return step->slots.dtype == PKV_DTYPE_I64   ? PKV_SLOT_I64
+           : step->slots.dtype == PKV_DTYPE_I32 ? PKV_SLOT_I32
+                                                : PKV_SLOT_I16;
+}
 
 /* Refuses a value that is no enum pkv_duplicates. */
 enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *function,
                                           struct pkv_error *error);
 
-/* pkv_step_set for slots alone, also of int16, whose checks of shape are done. The error's function and
- * argument are `where`'s. */
-enum pkv_status pkv_step_set_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
-                                   const struct pkv_vector *slots, int64_t num_blocks,
-                                   int64_t block_size, int32_t duplicates, struct pkv_where where);
+/* What pkv_step_set does with slots, also of int16: the caller has filled in num_blocks, block_size and slots. The
+ * error's function and argument are `where`'s. */
+enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
+                                     int32_t duplicates, const struct pkv_where *where);
 
 /* pkv_step_set with facts reported under another function's name. */
 enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_kernels *kernels,

@@ -30,6 +30,7 @@ static struct {
     int64_t dst_base, src_base;
     const struct pkv_span *spans;
     int64_t num_spans;
+    int64_t row_bytes;
 } now;
 
 static void start(const struct kern *kern) {
@@ -44,9 +45,9 @@ static kern_fn *get_spans(const struct pkv_kernels *kernels, int index) {
 }
 
 static void plain_copy_spans(char *dst, const char *src, const struct pkv_span *spans,
-                             int64_t num_spans) {
+                             int64_t num_spans, int64_t row_bytes) {
     for (int64_t i = 0; i < num_spans; i++) {
-        for (int64_t k = 0; k < spans[i].bytes; k++)
+        for (int64_t k = 0; k < spans[i].num_rows * row_bytes; k++)
             dst[spans[i].dst_offset + k] = src[spans[i].src_offset + k];
     }
 }
@@ -57,24 +58,36 @@ static kern_fn *plain_spans(int index) {
 }
 
 static void describe_spans(void) {
-    printf("%s, dst + %" PRId64 ", src + %" PRId64 ", %" PRId64 " spans {dst, src, bytes}:",
-           now.group, now.dst_base, now.src_base, now.num_spans);
+    printf("%s, dst + %" PRId64 ", src + %" PRId64 ", %" PRId64 " spans of rows of %" PRId64
+           " bytes, {dst, src, num_rows}:",
+           now.group, now.dst_base, now.src_base, now.num_spans, now.row_bytes);
     for (int64_t i = 0; i < min64(now.num_spans, 8); i++)
         printf(" {%" PRId64 ", %" PRId64 ", %" PRId64 "}", now.spans[i].dst_offset,
-               now.spans[i].src_offset, now.spans[i].bytes);
+               now.spans[i].src_offset, now.spans[i].num_rows);
     if (now.num_spans > 8)
         printf(" ...");
 }
 
-/* Spans whose offsets count from the start of the buffers. The kernel gets them from some other
- * origin, and right in front of forbidden memory, where reading one too many is a crash. */
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Spans whose offsets count from the start of the buffers, of rows of one byte. The kernel gets them from some other
+ * origin, in rows as long as all of them allow or in bytes, and right in front of forbidden memory, where reading one
+ * too many is a crash. */
 static void run_spans(const struct kern *kern, const char *group, const struct pkv_span *list,
                       int64_t num_spans) {
     struct pkv_span *spans = (void *)(memory->list_end - num_spans * (int64_t)sizeof(*spans));
-    int64_t dst_low = COPY_BYTES, src_low = COPY_BYTES, dst_high = 0;
+    int64_t dst_low = COPY_BYTES, src_low = COPY_BYTES, dst_high = 0, common = 0;
     for (int64_t i = 0; i < num_spans; i++) {
         dst_low = min64(dst_low, list[i].dst_offset);
-        dst_high = max64(dst_high, list[i].dst_offset + list[i].bytes);
+        dst_high = max64(dst_high, list[i].dst_offset + list[i].num_rows);
+        common = common_divisor(common, list[i].num_rows);
         src_low = min64(src_low, list[i].src_offset);
     }
     now.group = group;
@@ -82,14 +95,17 @@ static void run_spans(const struct kern *kern, const char *group, const struct p
     now.src_base = test_rng_between(rng, 0, src_low);
     now.spans = spans;
     now.num_spans = num_spans;
+    now.row_bytes = common > 0 && test_rng_below(rng, 2) == 0 ? common : 1;
     for (int64_t i = 0; i < num_spans; i++)
-        spans[i] = (struct pkv_span){list[i].dst_offset - now.dst_base,
-                                     list[i].src_offset - now.src_base, list[i].bytes};
+        spans[i] =
+            (struct pkv_span){list[i].dst_offset - now.dst_base, list[i].src_offset - now.src_base,
+                              list[i].num_rows / now.row_bytes};
     kern_count_case();
     ((pkv_copy_spans_fn *)kern->reference)(memory->expected + now.dst_base,
-                                           memory->src + now.src_base, spans, num_spans);
+                                           memory->src + now.src_base, spans, num_spans,
+                                           now.row_bytes);
     ((pkv_copy_spans_fn *)kern->tested)(memory->dst + now.dst_base, memory->src + now.src_base,
-                                        spans, num_spans);
+                                        spans, num_spans, now.row_bytes);
     copy_memory_compare(num_spans > 0 ? dst_low : now.dst_base, max64(dst_high, now.dst_base));
 }
 
@@ -132,10 +148,10 @@ static void check_side_by_side(const struct kern *kern) {
             int64_t order[MAX_SPANS], total = 0;
             test_rng_permutation(rng, order, num_spans);
             for (int64_t i = 0; i < num_spans; i++) {
-                spans[order[i]].bytes = PICK(rng, sizes);
+                spans[order[i]].num_rows = PICK(rng, sizes);
                 spans[order[i]].dst_offset = total;
-                spans[order[i]].src_offset = copy_place(rng, spans[order[i]].bytes);
-                total += spans[order[i]].bytes;
+                spans[order[i]].src_offset = copy_place(rng, spans[order[i]].num_rows);
+                total += spans[order[i]].num_rows;
             }
             const int64_t at = copy_place(rng, total);
             for (int64_t i = 0; i < num_spans; i++)
@@ -197,14 +213,14 @@ static void check_long(const struct kern *kern) {
         for (int64_t i = 0; i < num_spans; i++) {
             struct pkv_span *span = &spans[order[i]];
             const bool is_short = test_rng_below(rng, 4) == 0;
-            span->bytes = is_short                      ? PICK(rng, sizes)
-                          : test_rng_below(rng, 3) == 0 ? PICK(rng, big_sizes)
-                                                        : test_rng_between(rng, 500, 9000);
-            if (apart && end + span->bytes > COPY_BYTES)
-                span->bytes = COPY_BYTES - end;
-            span->src_offset = copy_place(rng, span->bytes);
-            span->dst_offset = apart ? end : copy_place(rng, span->bytes);
-            end = min64(end + span->bytes + test_rng_below(rng, 3) * 21, COPY_BYTES);
+            span->num_rows = is_short                      ? PICK(rng, sizes)
+                             : test_rng_below(rng, 3) == 0 ? PICK(rng, big_sizes)
+                                                           : test_rng_between(rng, 500, 9000);
+            if (apart && end + span->num_rows > COPY_BYTES)
+                span->num_rows = COPY_BYTES - end;
+            span->src_offset = copy_place(rng, span->num_rows);
+            span->dst_offset = apart ? end : copy_place(rng, span->num_rows);
+            end = min64(end + span->num_rows + test_rng_below(rng, 3) * 21, COPY_BYTES);
         }
         run_spans(kern, apart ? "long, apart" : "long", spans, num_spans);
     }
@@ -212,7 +228,7 @@ static void check_long(const struct kern *kern) {
 
 static void call_last_spans(const struct kern *kern) {
     ((pkv_copy_spans_fn *)kern->tested)(memory->dst + now.dst_base, memory->src + now.src_base,
-                                        now.spans, now.num_spans);
+                                        now.spans, now.num_spans, now.row_bytes);
 }
 
 /* Rows of one size with a byte between them that belongs to someone else. */
@@ -245,10 +261,10 @@ static void check_spans(const struct kern *kern) {
 
 static const struct copy_bench_memory *bench;
 static struct pkv_span bench_list[BENCH_SPANS];
-static int64_t num_bench_spans;
+static int64_t num_bench_spans, bench_row_bytes;
 
 static void call_spans(kern_fn *fn) {
-    ((pkv_copy_spans_fn *)fn)(bench->dst, bench->src, bench_list, num_bench_spans);
+    ((pkv_copy_spans_fn *)fn)(bench->dst, bench->src, bench_list, num_bench_spans, bench_row_bytes);
 }
 
 /* Rows to random slots, or from them, in memory far larger than the caches; and a few in the caches. */
@@ -256,6 +272,7 @@ static void bench_rows(const struct kern *kern, int64_t bytes, int64_t num_rows,
                        const char *where) {
     char shape[64];
     num_bench_spans = num_rows;
+    bench_row_bytes = bytes;
     snprintf(shape, sizeof(shape), "%" PRId64 " rows of %" PRId64 " bytes, %s", num_rows, bytes,
              where);
     kern_time(kern, shape, num_rows * bytes, call_spans);
@@ -268,13 +285,13 @@ static void bench_spans(const struct kern *kern) {
     for (int64_t i = 0; i < COUNT(rows); i++) {
         const int64_t bytes = rows[i], num_slots = COPY_BENCH_BYTES / bytes;
         for (int64_t k = 0; k < many; k++)
-            bench_list[k] = (struct pkv_span){k * bytes, k * bytes, bytes};
+            bench_list[k] = (struct pkv_span){k * bytes, k * bytes, 1};
         bench_rows(kern, bytes, 16, "side by side");
         for (int64_t k = 0; k < many; k++)
             bench_list[k].dst_offset = test_rng_below(kern->rng, num_slots) * bytes;
         bench_rows(kern, bytes, many, "to random slots");
         for (int64_t k = 0; k < many; k++)
-            bench_list[k] = (struct pkv_span){k * bytes, bench_list[k].dst_offset, bytes};
+            bench_list[k] = (struct pkv_span){k * bytes, bench_list[k].dst_offset, 1};
         bench_rows(kern, bytes, many, "from random slots");
     }
 }

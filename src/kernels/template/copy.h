@@ -78,7 +78,7 @@ static inline void stream_span(char *dst, const char *src, int64_t bytes) {
 enum { TOUCH_BATCH = 32 };
 
 static void copy_spans_cached(char *dst, const char *src, const struct pkv_span *spans,
-                              int64_t num_spans) {
+                              int64_t num_spans, int64_t row_bytes) {
     for (int64_t first = 0; first < num_spans; first += TOUCH_BATCH) {
         const struct pkv_span *batch = spans + first;
         const int64_t rest = num_spans - first;
@@ -86,7 +86,8 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
         for (int64_t i = 0; i < count; i++)
             vec_prefetch_write(dst + batch[i].dst_offset);
         for (int64_t i = 0; i < count; i++)
-            copy_span(dst + batch[i].dst_offset, src + batch[i].src_offset, batch[i].bytes);
+            copy_span(dst + batch[i].dst_offset, src + batch[i].src_offset,
+                      batch[i].num_rows * row_bytes);
     }
 }
 
@@ -95,30 +96,33 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
 enum { LANES = 4, CHUNK_LINES = 4, AHEAD_BYTES = 1024 };
 
 /* Side by side, no span is later than another: only spans apart from each other may go together. */
-static inline bool are_apart(const struct pkv_span *spans) {
+static inline bool are_apart(const struct pkv_span *spans, int64_t row_bytes) {
     bool apart = true;
     for (int i = 0; i < LANES; i++) {
+        const int64_t end = spans[i].dst_offset + spans[i].num_rows * row_bytes;
         for (int j = 0; j < i; j++)
-            apart &= spans[i].dst_offset + spans[i].bytes <= spans[j].dst_offset ||
-                     spans[j].dst_offset + spans[j].bytes <= spans[i].dst_offset;
+            apart &= end <= spans[j].dst_offset ||
+                     spans[j].dst_offset + spans[j].num_rows * row_bytes <= spans[i].dst_offset;
     }
     return apart;
 }
 
-static void stream_lanes(char *dst, const char *src, const struct pkv_span *spans) {
+static void stream_lanes(char *dst, const char *src, const struct pkv_span *spans,
+                         int64_t row_bytes) {
     char *to[LANES];
     const char *from[LANES];
     int64_t bytes[LANES], common = INT64_MAX;
     for (int lane = 0; lane < LANES; lane++) {
         to[lane] = dst + spans[lane].dst_offset;
         from[lane] = src + spans[lane].src_offset;
+        bytes[lane] = spans[lane].num_rows * row_bytes;
         const int64_t rest = (int64_t)(-(uintptr_t)to[lane] % LINE_BYTES);
-        const int64_t head = rest < spans[lane].bytes ? rest : spans[lane].bytes;
+        const int64_t head = rest < bytes[lane] ? rest : bytes[lane];
         if (head > 0)
             memcpy(to[lane], from[lane], (size_t)head);
         to[lane] += head;
         from[lane] += head;
-        bytes[lane] = spans[lane].bytes - head;
+        bytes[lane] -= head;
         common = bytes[lane] < common ? bytes[lane] : common;
     }
     enum { CHUNK_BYTES = CHUNK_LINES * LINE_BYTES };
@@ -135,23 +139,25 @@ static void stream_lanes(char *dst, const char *src, const struct pkv_span *span
 }
 
 static void copy_spans_stream(char *dst, const char *src, const struct pkv_span *spans,
-                              int64_t num_spans) {
+                              int64_t num_spans, int64_t row_bytes) {
     for (int64_t first = 0; first < num_spans; first += TOUCH_BATCH) {
         const int64_t end = num_spans - first < TOUCH_BATCH ? num_spans : first + TOUCH_BATCH;
         for (int64_t i = first; i < end; i++) {
             /* A touch in the middle of a run would fetch a line that is about to be overwritten. */
             const bool goes_on =
-                i > 0 && spans[i].dst_offset == spans[i - 1].dst_offset + spans[i - 1].bytes;
+                i > 0 &&
+                spans[i].dst_offset == spans[i - 1].dst_offset + spans[i - 1].num_rows * row_bytes;
             if (!goes_on)
                 vec_prefetch_page(dst + spans[i].dst_offset);
         }
         int64_t i = first;
         while (i < end) {
-            if (i + LANES <= end && are_apart(spans + i)) {
-                stream_lanes(dst, src, spans + i);
+            if (i + LANES <= end && are_apart(spans + i, row_bytes)) {
+                stream_lanes(dst, src, spans + i, row_bytes);
                 i += LANES;
             } else {
-                stream_span(dst + spans[i].dst_offset, src + spans[i].src_offset, spans[i].bytes);
+                stream_span(dst + spans[i].dst_offset, src + spans[i].src_offset,
+                            spans[i].num_rows * row_bytes);
                 i++;
             }
         }
