@@ -243,7 +243,7 @@ static void scores_dot(float *scores, const float *query, int64_t query_stride, 
 /* Rows side by side. */
 enum { DOT_ROWS = 8 };
 
-ALWAYS_INLINE void dot_rows(int rows, float *to, int64_t to_stride, const float *from,
+ALWAYS_INLINE void dot_rows(int rows, fvec *doubt, float *to, int64_t to_stride, const float *from,
                             int64_t from_stride, const float *panel, int64_t num_words) {
     fvec a[8], b[8];
     UNROLL for (int r = 0; r < rows; r++) a[r] = b[r] = fvec_set(0.0f);
@@ -258,17 +258,22 @@ ALWAYS_INLINE void dot_rows(int rows, float *to, int64_t to_stride, const float 
     UNROLL for (int r = 0; r < rows; r++) {
         fvec_store(to + r * to_stride, a[r]);
         fvec_store(to + r * to_stride + FVEC_LANES, b[r]);
+        doubt[0] = fvec_fma(a[r], fvec_set(0.0f), doubt[0]);
+        doubt[1] = fvec_fma(b[r], fvec_set(0.0f), doubt[1]);
     }
 }
 
-static void dot_all_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride,
+/* Not a number if one of the sums is not finite. */
+static fvec dot_all_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride,
                          int64_t num_rows, const float *panel, int64_t num_words) {
+    fvec doubt[2] = {fvec_set(0.0f), fvec_set(0.0f)};
     for (int64_t r = 0; r < num_rows; r += DOT_ROWS) {
         const int64_t left = num_rows - r;
         const int rows = left < DOT_ROWS ? (int)left : DOT_ROWS;
-        WITH_ROWS(rows, dot_rows, to + r * to_stride, to_stride, from + r * from_stride,
+        WITH_ROWS(rows, dot_rows, doubt, to + r * to_stride, to_stride, from + r * from_stride,
                   from_stride, panel, num_words)
     }
+    return fvec_add(doubt[0], doubt[1]);
 }
 
 /* Elements of two neighbouring tokens as words: row t of the panel has those of tokens 2 t and 2 t + 1. */
@@ -318,12 +323,14 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
     float *pairs = scratch + PAIRS_OFFSET;
     for (int64_t r = 0; r < num_rows; r++)
         pair_row(pairs + r * TILE_WORDS, weights + r * PKV_ATTENTION_TILE, num_tokens);
+    fvec doubt = fvec_set(0.0f);
     for (int64_t d = 0; d < head_size; d += PANEL) {
         const int64_t num_elements = head_size - d < PANEL ? head_size - d : PANEL;
         fill_value_panel(scratch, base + d * 2, offsets, num_tokens, num_elements, ahead);
-        dot_all_rows(acc + d, acc_stride, pairs, TILE_WORDS, num_rows, scratch, num_words);
+        doubt = fvec_add(doubt, dot_all_rows(acc + d, acc_stride, pairs, TILE_WORDS, num_rows,
+                                             scratch, num_words));
     }
-    if (all_finite(acc, acc_stride, num_rows, head_size))
+    if (!fvec_any_nan(doubt))
         return;
     for (int64_t r = 0; r < num_rows; r++) {
         if (!all_finite(acc + r * acc_stride, acc_stride, 1, head_size))
