@@ -11,6 +11,7 @@
  *   fvec_less(a, b)                        a comparison
  *   fvec_any_nan(v)                        bool
  *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
+ *   FVEC_EXP_NEGATIVE                      if it has a better one than that below
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_H
@@ -22,8 +23,12 @@
 #include "kernels/kernels.h"
 #include "kernels/template/fvec.h"
 
-/* exp(x) for x <= 0, relative error below 2^-23 (1.41 * 2^-24 at the most, over all float32); 0 below
- * LOWEST, where the result would be denormal; exactly 1 for 0; NaN stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for exp(r) the polynomial of Cephes' expf. */
+/* exp(x) for x <= 0, relative error below 1.5 * 2^-24 (1.41 at the most, over all float32); 0 below LOWEST, where the
+ * result would be denormal; exactly 1 for 0; NaN stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for
+ * exp(r) the polynomial of Cephes' expf. */
+#ifdef FVEC_EXP_NEGATIVE
+#define exp_negative FVEC_EXP_NEGATIVE
+#else
 static inline fvec exp_negative(fvec x) {
     const float LOWEST = -87.33654f;
     const fvec n = fvec_round(fvec_mul(x, fvec_set(1.44269504f)));
@@ -38,6 +43,7 @@ static inline fvec exp_negative(fvec x) {
     const fvec y = fvec_add(fvec_fma(p, fvec_mul(r, r), r), fvec_set(1.0f));
     return fvec_select(fvec_less(x, fvec_set(LOWEST)), fvec_set(0.0f), fvec_scale(y, n));
 }
+#endif
 
 /* tanh(x), absolute error below 2^-21 (4.9 * 2^-24 at the most, over all float32): the rational function of degrees 13
  * and 6 that Eigen and XNNPACK use, clamped where it comes nearest to 1. */
@@ -75,37 +81,53 @@ static inline fvec score_of(fvec product, const struct scoring *how, int64_t t) 
     return fvec_fma(how->slope, place, s);
 }
 
-/* s where the row sees the token, minus infinity elsewhere. */
-static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int64_t t,
-                               int64_t num_tokens) {
+static inline fvec add_bias(fvec s, const float *bias, int64_t t, int64_t num_tokens) {
     const fvec unseen = fvec_set(-INFINITY);
-    if (row->bias) {
-        const fvec bias = t + FVEC_LANES <= num_tokens
-                              ? fvec_load(row->bias + t)
-                              : fvec_load_part(row->bias + t, num_tokens - t);
-        s = fvec_select(fvec_less(unseen, bias), fvec_add(s, bias), unseen);
-        s = fvec_select(fvec_is_nan(bias), bias, s);
-    }
-    if (t < row->begin || t + FVEC_LANES > row->end) {
-        const fvec token = fvec_add(fvec_iota(), fvec_set((float)t));
-        s = fvec_select(fvec_less(token, fvec_set((float)row->begin)), unseen, s);
-        s = fvec_select(fvec_less(token, fvec_set((float)row->end)), s, unseen);
-    }
-    return s;
+    const fvec b = t + FVEC_LANES <= num_tokens ? fvec_load(bias + t)
+                                                : fvec_load_part(bias + t, num_tokens - t);
+    s = fvec_select(fvec_less(unseen, b), fvec_add(s, b), unseen);
+    return fvec_select(fvec_is_nan(b), b, s);
+}
+
+/* s where the row sees the token, minus infinity elsewhere. */
+static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int64_t t) {
+    const fvec unseen = fvec_set(-INFINITY), token = fvec_add(fvec_iota(), fvec_set((float)t));
+    s = fvec_select(fvec_less(token, fvec_set((float)row->begin)), unseen, s);
+    return fvec_select(fvec_less(token, fvec_set((float)row->end)), s, unseen);
 }
 
 /* The scores of a row as exp gets them, and the largest that it sees. */
-static inline float score_row(float *scores, const struct pkv_attention_row *row,
-                              int64_t num_tokens, const struct scoring *how) {
-    const int64_t first = row->begin / FVEC_LANES * FVEC_LANES;
-    const bool is_plain = !how->has_softcap && !how->has_slope && row->bias == NULL;
+static inline float score_plain_row(float *scores, const struct pkv_attention_row *row,
+                                    fvec scale) {
+    const int64_t begin = row->begin, end = row->end;
     fvec highest = fvec_set(-INFINITY);
-    for (int64_t t = first; row->begin < row->end && t < row->end; t += FVEC_LANES) {
-        fvec s;
-        if (is_plain && t >= row->begin && t + FVEC_LANES <= row->end)
-            s = fvec_mul(fvec_load(scores + t), how->scale);
-        else
-            s = hide_unseen(score_of(fvec_load(scores + t), how, t), row, t, num_tokens);
+    for (int64_t t = begin / FVEC_LANES * FVEC_LANES; begin < end && t < end;) {
+        for (; t >= begin && t + FVEC_LANES <= end; t += FVEC_LANES) {
+            const fvec s = fvec_mul(fvec_load(scores + t), scale);
+            highest = fvec_max(s, highest);
+            fvec_store(scores + t, s);
+        }
+        if (t < end) {
+            const fvec s = hide_unseen(fvec_mul(fvec_load(scores + t), scale), row, t);
+            highest = fvec_max(s, highest);
+            fvec_store(scores + t, s);
+            t += FVEC_LANES;
+        }
+    }
+    return fvec_reduce_max(highest);
+}
+
+/* The same for a row with a soft cap, a slope or a bias. */
+static __attribute__((noinline)) float score_row(float *scores, const struct pkv_attention_row *row,
+                                                 int64_t num_tokens, const struct scoring *how) {
+    const int64_t begin = row->begin, end = row->end;
+    fvec highest = fvec_set(-INFINITY);
+    for (int64_t t = begin / FVEC_LANES * FVEC_LANES; begin < end && t < end; t += FVEC_LANES) {
+        fvec s = score_of(fvec_load(scores + t), how, t);
+        if (row->bias)
+            s = add_bias(s, row->bias, t, num_tokens);
+        if (t < begin || t + FVEC_LANES > end)
+            s = hide_unseen(s, row, t);
         highest = fvec_max(s, highest);
         fvec_store(scores + t, s);
     }
@@ -148,16 +170,22 @@ static void attention_softmax(float *scores, const struct pkv_attention_row *row
     for (int64_t first = 0; first < num_rows; first += SOFTMAX_ROWS) {
         const int64_t end = num_rows - first < SOFTMAX_ROWS ? num_rows : first + SOFTMAX_ROWS;
         for (int64_t r = first; r < end; r++) {
+            float *row = scores + r * PKV_ATTENTION_TILE;
+            if (softcap == 0 && rows[r].slope == 0 && rows[r].bias == NULL) {
+                max[r] = score_plain_row(row, &rows[r], how.scale);
+                continue;
+            }
             how.slope = fvec_set(rows[r].slope);
             how.distance = fvec_set(rows[r].distance);
             how.has_slope = rows[r].slope != 0;
-            max[r] = score_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, &how);
+            max[r] = score_row(row, &rows[r], num_tokens, &how);
         }
-        for (int64_t r = first; r < end; r++) {
+        for (int64_t r = first; r < end; r++)
             sum[r] = weigh_row(scores + r * PKV_ATTENTION_TILE, &rows[r], num_tokens, max[r]);
-            if (isnan(sum[r]))
-                max[r] = sum[r];
-        }
+    }
+    for (int64_t r = 0; r < num_rows; r++) {
+        if (isnan(sum[r]))
+            max[r] = sum[r];
     }
 }
 

@@ -110,6 +110,31 @@ static inline float fvec_reduce_max(fvec v) {
     return _mm512_reduce_max_ps(v);
 }
 
+/* exp_negative of template/attention.h with a relative error of 1.47 * 2^-24 at the most, over all float32, in two thirds
+ * of the time: x = n * ln 2 / 8 + r, |r| <= ln 2 / 16, which needs two terms less, and a permutation finds the power of 2
+ * to n / 8 (16 of them have larger errors). n is in the lower bits of x * 8 / ln 2 + 1.5 * 2^23. What a table entry has in
+ * n's place is taken away from it before, so that adding n leaves its upper part in the exponent. */
+#define FVEC_EXP_NEGATIVE fvec_exp_negative
+static inline fvec fvec_exp_negative(fvec x) {
+    static const int32_t powers[8] = {0x3f800000 - (0 << 20), 0x3f8b95c2 - (1 << 20),
+                                      0x3f9837f0 - (2 << 20), 0x3fa5fed7 - (3 << 20),
+                                      0x3fb504f3 - (4 << 20), 0x3fc5672a - (5 << 20),
+                                      0x3fd744fd - (6 << 20), 0x3feac0c7 - (7 << 20)};
+    const fvec LOWEST = fvec_set(-87.33654f), magic = fvec_set(12582912.0f);
+    const fvec sum = fvec_fma(x, fvec_set(11.5415603f), magic), n = fvec_sub(sum, magic);
+    fvec r = fvec_fma(n, fvec_set(-0.693359375f / 8), x);
+    r = fvec_fma(n, fvec_set(2.12194440e-4f / 8), r);
+    fvec p = fvec_fma(fvec_set(1.0f / 24), r, fvec_set(1.0f / 6));
+    p = fvec_fma(p, r, fvec_set(0.5f));
+    p = fvec_fma(p, fvec_mul(r, r), r);
+    const __m512i bits = _mm512_castps_si512(sum);
+    const __m512i table =
+        _mm512_broadcast_i32x8(_mm256_loadu_si256((const __m256i *)(const void *)powers));
+    const fvec power = _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_permutexvar_epi32(bits, table), _mm512_slli_epi32(bits, 20)));
+    return _mm512_maskz_fmadd_ps(_mm512_cmp_ps_mask(x, LOWEST, _CMP_NLT_UQ), p, power, power);
+}
+
 /* Halves, then quarters, and so on. */
 static inline float fvec_reduce_add(fvec v) {
     v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(1, 0, 3, 2)));
