@@ -236,6 +236,10 @@ typedef void pkv_attention_merge_fn(float *acc, const float *other, int64_t acc_
 /* to[i] = from[i] as a float32, count elements. Exact. */
 typedef void pkv_attention_load_fn(float *to, const char *from, int64_t count);
 
+/* In place of `count` floats, words of two of them as bfloat16, rounded to nearest even: the first of a pair in the lower
+ * half, 0 for a missing last one and for what is denormal. */
+typedef void pkv_attention_pair_fn(float *row, int64_t count);
+
 /* to[i] = acc[i] * scale + 0 in the type, rounded to nearest even; what is not a number is the positive quiet NaN. */
 typedef void pkv_attention_store_fn(char *to, const float *acc, float scale, int64_t count);
 
@@ -261,10 +265,11 @@ struct pkv_kernels {
     pkv_nsa_compress_fn *nsa_compress[PKV_NUM_HALF_TYPES];
     pkv_attention_scores_fn *attention_scores[PKV_NUM_ATTENTION_TYPES];
     pkv_attention_values_fn *attention_values[PKV_NUM_ATTENTION_TYPES];
-    /* The products of bfloat16 keys and values by dot products of bfloat16, NULL where the level has none. Queries and
-     * weights are rounded to it, what is denormal counts as 0, as factor, product or sum. The chains of scores are those
-     * above but for the order of neighbours: elements 1, 0, 3, 2 and so on; so they do not depend on the number of
-     * rows. Values are one chain over pairs of tokens. */
+    pkv_attention_pair_fn *attention_pair;
+    /* The products of bfloat16 keys and values by dot products of bfloat16, NULL where the level has none. Queries come as
+     * pairs, in rows of at least the padded head size; weights are rounded. What is denormal counts as 0, as factor,
+     * product or sum. The chains of scores are those above but for the order of neighbours: elements 1, 0, 3, 2 and so
+     * on; so they do not depend on the number of rows. Values are one chain over pairs of tokens. */
     pkv_attention_scores_fn *attention_scores_dot;
     pkv_attention_values_fn *attention_values_dot;
     pkv_attention_load_fn *attention_load[PKV_NUM_ATTENTION_TYPES];

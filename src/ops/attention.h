@@ -39,6 +39,7 @@ struct pkv_attention_job {
     struct pkv_cache_part value; /* the value part, or the front of the keys */
     const char *function;
     struct pkv_tensor query, out, lse, alibi_slopes, sinks, mask;
+    pkv_attention_pair_fn *pair; /* nullable: what scores want of a query */
     pkv_attention_scores_fn *scores;
     pkv_attention_values_fn *values, *values_dot; /* values_dot: nullable, for many rows */
     enum pkv_attention_type query_type, out_type;

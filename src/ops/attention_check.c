@@ -176,9 +176,10 @@ static void choose_products(struct pkv_attention_job *job) {
     const bool may_round = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;
     const bool has_bf16_queries = job->plan->query_dtype == PKV_DTYPE_BF16 || may_round;
     const bool has_bf16_keys = job->cache->key.dtype == PKV_DTYPE_BF16;
-    job->scores = has_bf16_queries && has_bf16_keys && kernels->attention_scores_dot
-                      ? kernels->attention_scores_dot
-                      : kernels->attention_scores[type_of(job->cache->key.dtype)];
+    const bool has_dots = has_bf16_queries && has_bf16_keys && kernels->attention_scores_dot;
+    job->pair = has_dots ? kernels->attention_pair : NULL;
+    job->scores = has_dots ? kernels->attention_scores_dot
+                           : kernels->attention_scores[type_of(job->cache->key.dtype)];
     job->values = kernels->attention_values[type_of(job->value.dtype)];
     job->values_dot =
         may_round && job->value.dtype == PKV_DTYPE_BF16 ? kernels->attention_values_dot : NULL;

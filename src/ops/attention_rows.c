@@ -13,9 +13,9 @@ enum { ROWS_AHEAD = 8, LINE_BYTES = 64, PAGE_BYTES = 4096 };
 
 /* Fetches a line of each page in which a row begins. No instruction retires before its page is translated: met one by
  * one, pages cost a wait each; all at once, they are translated side by side. */
-static inline __attribute__((always_inline)) void touch_rows(const struct pkv_attention_job *job, const struct pkv_tensor *tensor,
-                       const struct pkv_attention_place *places, int64_t num_rows,
-                       int64_t kv_head) {
+static inline __attribute__((always_inline)) void
+touch_rows(const struct pkv_attention_job *job, const struct pkv_tensor *tensor,
+           const struct pkv_attention_place *places, int64_t num_rows, int64_t kv_head) {
     uintptr_t last = 0;
     for (int64_t r = 0; r < num_rows; r++) {
         const char *row =
@@ -24,6 +24,17 @@ static inline __attribute__((always_inline)) void touch_rows(const struct pkv_at
             __builtin_prefetch(row);
         last = (uintptr_t)row / PAGE_BYTES;
     }
+}
+
+static void load_query(const struct pkv_attention_job *job, float *to, const char *from) {
+    pkv_attention_load_fn *load = job->kernels->attention_load[job->query_type];
+    const int64_t count = job->plan->head_size;
+    if (job->query.strides[2] == 1 || count == 1) {
+        load(to, from, count);
+        return;
+    }
+    for (int64_t d = 0; d < count; d++)
+        load(to + d, from + d * pkv_tensor_stride_bytes(&job->query, 2), 1);
 }
 
 void pkv_attention_load_rows(const struct pkv_attention_job *job,
@@ -51,13 +62,9 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
                     __builtin_prefetch(next + at);
             }
             float *to = slot->query + ((head - unit->head) * num_rows + r) * slot->query_stride;
-            if (job->query.strides[2] == 1 || plan->head_size == 1) {
-                job->kernels->attention_load[job->query_type](to, from, plan->head_size);
-                continue;
-            }
-            for (int64_t d = 0; d < plan->head_size; d++)
-                job->kernels->attention_load[job->query_type](
-                    to + d, from + d * pkv_tensor_stride_bytes(&job->query, 2), 1);
+            load_query(job, to, from);
+            if (job->pair)
+                job->pair(to, plan->head_size);
         }
     }
 }

@@ -158,6 +158,51 @@ static void check_store(const struct kern *kern) {
         run_store(kern, MAX_COUNT);
 }
 
+/* ---- pair ---- */
+
+static const char *const pair_name[] = {"attention_pair"};
+
+static kern_fn *get_pair(const struct pkv_kernels *kernels, int index) {
+    (void)index;
+    return (kern_fn *)kernels->attention_pair;
+}
+
+/* The code of a bfloat16; what is denormal counts as 0. */
+static uint32_t paired_code(float value) {
+    return num_code_of_float(format, fabsf(value) < 0x1p-126f ? copysignf(0, value) : value);
+}
+
+static void run_pair(const struct kern *kern, int64_t count) {
+    float given[MAX_COUNT];
+    (void)place(count);
+    for (int64_t i = 0; i < count; i++)
+        given[i] = floats.data[i] = random_float();
+    ((pkv_attention_pair_fn *)kern->tested)(floats.data, count);
+    attention_floats_check(&floats);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, &floats.data[i / 2], sizeof(word));
+        const uint32_t is = i % 2 == 0 ? word & 0xffff : word >> 16;
+        const bool is_good = isnan(given[i]) ? isnan((float)num_float_of_code(format, is))
+                                             : is == paired_code(given[i]);
+        if (!is_good || (i == count - 1 && i % 2 == 0 && word >> 16 != 0))
+            kern_fail("element %" PRId64 ", %.9g, became 0x%" PRIx32 " in word 0x%" PRIx32
+                      ", should be 0x%" PRIx32,
+                      i, (double)given[i], is, word, paired_code(given[i]));
+    }
+}
+
+static void check_pair(const struct kern *kern) {
+    start(kern);
+    format = num_format_of(PKV_DTYPE_BF16);
+    for (int64_t count = 0; count <= MAX_COUNT; count += count < SHORT_COUNT ? 1 : 37) {
+        for (int repeat = 0; repeat < 6; repeat++)
+            run_pair(kern, count);
+    }
+    for (int repeat = 0; repeat < 100; repeat++)
+        run_pair(kern, MAX_COUNT);
+}
+
 /* ---- time ---- */
 
 static void call_load(kern_fn *fn) {
@@ -175,6 +220,14 @@ static void bench(const struct kern *kern, void (*call)(kern_fn *)) {
     kern_time(kern, "512 elements", BENCH_COUNT * (4 + format->bytes), call);
 }
 
+static void call_pair(kern_fn *fn) {
+    ((pkv_attention_pair_fn *)fn)(floats.data, BENCH_COUNT);
+}
+
+static void bench_pair(const struct kern *kern) {
+    bench(kern, call_pair);
+}
+
 static void bench_load(const struct kern *kern) {
     bench(kern, call_load);
 }
@@ -185,5 +238,7 @@ static void bench_store(const struct kern *kern) {
 
 const struct kern_family kern_attention_load = {
     PKV_NUM_ATTENTION_TYPES, load_names, get_load, NULL, check_load, bench_load, describe};
+const struct kern_family kern_attention_pair = {1,          pair_name,  get_pair, NULL,
+                                                check_pair, bench_pair, describe};
 const struct kern_family kern_attention_store = {
     PKV_NUM_ATTENTION_TYPES, store_names, get_store, NULL, check_store, bench_store, describe};

@@ -26,7 +26,7 @@ static const char *const scores_dot_name[] = {"attention_scores_dot"};
 static const char *const values_dot_name[] = {"attention_values_dot"};
 
 static struct attention_rows rows, moved;
-static struct attention_floats scores, query, acc, weights, scratch, again;
+static struct attention_floats scores, query, query_pairs, acc, weights, scratch, again;
 static float given[PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE];      /* query or weights */
 static float decoded[PKV_ATTENTION_TILE * PKV_ATTENTION_MAX_HEAD_SIZE]; /* of one head */
 static struct test_rng *rng;
@@ -55,6 +55,8 @@ static void start(const struct kern *kern, int its_type, bool has_dots) {
     attention_floats_make(&scores, "scores", PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_TILE);
     attention_floats_make(&weights, "weights", PKV_ATTENTION_MAX_ROWS * PKV_ATTENTION_TILE);
     attention_floats_make(&query, "query", PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE);
+    attention_floats_make(&query_pairs, "pairs of the query",
+                          PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE);
     attention_floats_make(&acc, "acc", PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE);
     attention_floats_make(&again, "scores or acc of another call",
                           PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE);
@@ -256,15 +258,28 @@ static kern_fn *get_scores_dot(const struct pkv_kernels *kernels, int index) {
                                                      : c.attention_scores[PKV_ATTENTION_BF16]);
 }
 
+/* What dot products take for a row of floats. */
+static void pair_query_row(float *words, const float *row, int64_t count) {
+    for (int64_t d = 0; d < count; d += 2) {
+        const struct num_format *format = num_format_of(PKV_DTYPE_BF16);
+        const uint32_t low = num_code_of_float(format, without_denormals(row[d]));
+        const uint32_t high =
+            d + 1 < count ? num_code_of_float(format, without_denormals(row[d + 1])) : 0;
+        const uint32_t word = high << 16 | low;
+        memcpy(&words[d / 2], &word, sizeof(word));
+    }
+}
+
 /* Rows between those of the heads stay canaries. */
 static void fill_query(void) {
     const int64_t stride = attention_now.stride;
     const int style =
         attention_now.style == ATTENTION_TINY_NUMBERS ? ATTENTION_PLAIN : attention_now.style;
     attention_floats_place(&query, rng, num_case_rows() * stride);
+    attention_floats_place(&query_pairs, rng, num_case_rows() * stride);
     for (int64_t i = 0; i < attention_now.num_heads * attention_now.num_rows; i++) {
-        float *row =
-            query.data + row_of(i / attention_now.num_rows, i % attention_now.num_rows) * stride;
+        const int64_t at = row_of(i / attention_now.num_rows, i % attention_now.num_rows) * stride;
+        float *row = query.data + at;
         for (int64_t d = 0; d < attention_now.head_size; d++)
             row[d] = attention_random(rng, style);
         if (is_dot && test_rng_below(rng, 4) == 0)
@@ -273,14 +288,16 @@ static void fill_query(void) {
         if (style == ATTENTION_SPECIAL && test_rng_below(rng, 8) == 0)
             row[test_rng_below(rng, attention_now.head_size)] =
                 test_rng_below(rng, 2) == 0 ? NAN : -INFINITY;
+        pair_query_row(query_pairs.data + at, row, attention_now.head_size);
     }
-    memcpy(given, query.data, (size_t)query.count * sizeof(float));
+    memcpy(given, (is_dot ? query_pairs : query).data, (size_t)query.count * sizeof(float));
 }
 
 /* Whatever a row of scores has beyond the tokens may be written. Rows may be the ends of longer ones, behind a number
  * of tokens that are left out. */
 static void call_scores(const struct kern *kern, struct attention_floats *to) {
     const int64_t stride = attention_now.stride;
+    const struct attention_floats *from = is_dot ? &query_pairs : &query;
     const int64_t room = PKV_ATTENTION_TILE - call.tokens.num_tokens;
     const int64_t columns = PKV_ATTENTION_TILE - test_rng_below(rng, 2) *
                                                      test_rng_below(rng, room / LEFT_OUT + 1) *
@@ -288,10 +305,10 @@ static void call_scores(const struct kern *kern, struct attention_floats *to) {
     attention_floats_place(to, rng, (num_called_rows() - 1) * PKV_ATTENTION_TILE + columns);
     attention_floats_place(&scratch, rng, PKV_ATTENTION_SCRATCH);
     ((pkv_attention_scores_fn *)kern->tested)(
-        to->data, query.data + row_of(call.first_head, call.part.first_row) * stride, stride,
+        to->data, from->data + row_of(call.first_head, call.part.first_row) * stride, stride,
         call.part.num_rows, call.head_rows, &call.tokens, call.then, attention_now.head_size,
         scratch.data);
-    check_written(to, PKV_ATTENTION_TILE, columns, &query);
+    check_written(to, PKV_ATTENTION_TILE, columns, from);
 }
 
 /* rounded: what dot products see of the query. */
@@ -554,6 +571,8 @@ static void bench_products(const struct kern *kern, void (*time)(kern_fn *)) {
         weights.data[i] = fabsf(attention_random(rng, ATTENTION_PLAIN));
     for (int64_t i = 0; i < query.count; i++)
         query.data[i] = attention_random(rng, ATTENTION_PLAIN);
+    for (int64_t i = 0; i < query.count && is_dot; i += BENCH_HEAD)
+        pair_query_row(query.data + i, query.data + i, BENCH_HEAD);
     for (int64_t i = 0; i < COUNT(bench_rows); i++) {
         char shape[64];
         attention_now.num_rows = bench_rows[i];

@@ -38,7 +38,8 @@ static const struct kern_family *const families[] = {&kern_copy_spans,
                                                      &kern_attention_factors,
                                                      &kern_attention_merge,
                                                      &kern_attention_load,
-                                                     &kern_attention_store};
+                                                     &kern_attention_store,
+                                                     &kern_attention_pair};
 
 /* In the order of the ladder. */
 static const int32_t levels[] = {

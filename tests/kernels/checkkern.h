@@ -58,6 +58,7 @@ extern const struct kern_family kern_attention_factors;
 extern const struct kern_family kern_attention_merge;
 extern const struct kern_family kern_attention_load;
 extern const struct kern_family kern_attention_store;
+extern const struct kern_family kern_attention_pair;
 
 /* Memory with a forbidden OS page right before its first and right behind its last byte; zeroed.
  * Faults in it are reported by its name. Lives until the program ends. */

@@ -3,6 +3,7 @@
  * The definitions of the attention kernels: what each of them computes, one number after the other. The products
  * are chains of float32 in the order that kernels.h fixes; everything else is computed in double.
  */
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -163,6 +164,18 @@ static void merge(float *acc, const float *other, int64_t acc_stride, const floa
     }
 }
 
+static void pair(float *row, int64_t count) {
+    for (int64_t i = 0; i < count; i += 2) {
+        uint32_t word = 0;
+        for (int64_t j = 0; j < 2 && i + j < count; j++) {
+            const float x = row[i + j];
+            const uint32_t code = pkv_f32_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x);
+            word |= code << 16 * j;
+        }
+        memcpy(&row[i / 2], &word, sizeof(word));
+    }
+}
+
 void pkv_attention_init_c(struct pkv_kernels *kernels) {
     kernels->attention_scores[PKV_ATTENTION_F32] = scores_f32;
     kernels->attention_scores[PKV_ATTENTION_F16] = scores_f16;
@@ -170,6 +183,7 @@ void pkv_attention_init_c(struct pkv_kernels *kernels) {
     kernels->attention_values[PKV_ATTENTION_F32] = values_f32;
     kernels->attention_values[PKV_ATTENTION_F16] = values_f16;
     kernels->attention_values[PKV_ATTENTION_BF16] = values_bf16;
+    kernels->attention_pair = pair;
     kernels->attention_scores_dot = NULL;
     kernels->attention_values_dot = NULL;
     kernels->attention_load[PKV_ATTENTION_F32] = load_all_f32;

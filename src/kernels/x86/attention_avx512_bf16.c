@@ -8,7 +8,8 @@
 #include "base/formats.h"
 #include "kernels/x86/attention_quads.h"
 
-/* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element is 0. */
+/* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element is 0. words may be row:
+ * what is written has been read. */
 static void pair_row(float *words, const float *row, int64_t count) {
     for (int64_t i = 0; i < count; i += 2 * FVEC_LANES) {
         const fvec low = fvec_load_up_to(row + i, count - i);
@@ -20,6 +21,10 @@ static void pair_row(float *words, const float *row, int64_t count) {
         else
             fvec_store_part(words + i / 2, pairs, num_words);
     }
+}
+
+static void attention_pair(float *row, int64_t count) {
+    pair_row(row, row, count);
 }
 
 static inline fvec dot(fvec pairs, fvec other, fvec sum) {
@@ -45,11 +50,9 @@ static void dot_quads(float *scores, const float *query, int64_t query_stride, i
                       int64_t head_rows, const struct pkv_attention_tokens *keys,
                       const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2, stride = pkv_attention_padded(head_size) / 2;
-    float pairs[PKV_ATTENTION_MAX_HEAD_SIZE / 2];
     for (int64_t i = 0; i < keys->num_heads * num_rows; i++) {
         const int64_t row = i / num_rows * head_rows + i % num_rows;
-        pair_row(pairs, query + row * query_stride, head_size);
-        quarter_row(scratch + i * stride, pairs, num_words, QUARTER_WORDS);
+        quarter_row(scratch + i * stride, query + row * query_stride, num_words, QUARTER_WORDS);
     }
     quad_scores_pairs(scores, scratch, stride, num_rows, head_rows, keys, then, head_size * 2);
 }
@@ -70,13 +73,9 @@ _Static_assert(PKV_ATTENTION_MAX_ROWS / (2 * QUAD_ROWS + 1) * LANE_ROWS *
 /* Queries of a head to such a panel of num_words vectors, and up to 15 more. */
 static void fill_query_panel(float *panel, const float *query, int64_t query_stride,
                              int64_t num_rows, int64_t head_size) {
-    float pairs[LANE_ROWS][PKV_ATTENTION_MAX_HEAD_SIZE / 2];
     const char *rows[LANE_ROWS];
-    for (int64_t r = 0; r < LANE_ROWS; r++) {
-        if (r < num_rows)
-            pair_row(pairs[r], query + r * query_stride, head_size);
-        rows[r] = (const char *)pairs[r < num_rows ? r : 0];
-    }
+    for (int64_t r = 0; r < LANE_ROWS; r++)
+        rows[r] = (const char *)(query + (r < num_rows ? r : 0) * query_stride);
     for (int64_t d = 0; d < head_size; d += 2 * FVEC_LANES) {
         tvec words[FVEC_LANES];
         tvec_load_transposed(words, rows, d / 2 * WORD_BYTES);
@@ -181,46 +180,45 @@ static inline fvec sum_of_quarters(const fvec sums[4][3], int r) {
 }
 
 /* The sums of all quarters of up to 3 rows stay in registers. */
-ALWAYS_INLINE void dot_panel_rows(int rows, float *to, const float *pairs, int64_t num_words,
-                                  const float *panel) {
+ALWAYS_INLINE void dot_panel_rows(int rows, float *to, const float *pairs, int64_t pairs_stride,
+                                  const float *panel, int64_t num_words) {
     fvec a[4][3], b[4][3];
     UNROLL for (int q = 0; q < 4; q++) {
         UNROLL for (int r = 0; r < rows; r++) a[q][r] = b[q][r] = fvec_set(0.0f);
     }
     int64_t word = 0;
     for (; word + FVEC_LANES <= num_words; word += FVEC_LANES)
-        dot_chunk(rows, a, b, pairs + word, num_words, panel + word * PANEL, FVEC_LANES);
+        dot_chunk(rows, a, b, pairs + word, pairs_stride, panel + word * PANEL, FVEC_LANES);
     if (word < num_words)
-        dot_chunk(rows, a, b, pairs + word, num_words, panel + word * PANEL, num_words - word);
+        dot_chunk(rows, a, b, pairs + word, pairs_stride, panel + word * PANEL, num_words - word);
     UNROLL for (int r = 0; r < rows; r++) {
         fvec_store(to + r * PKV_ATTENTION_TILE, sum_of_quarters(a, r));
         fvec_store(to + r * PKV_ATTENTION_TILE + FVEC_LANES, sum_of_quarters(b, r));
     }
 }
 
-static void dot_panel(float *to, const float *pairs, int64_t num_rows, const float *panel,
-                      int64_t num_words) {
+static void dot_panel(float *to, const float *query, int64_t query_stride, int64_t num_rows,
+                      const float *panel, int64_t num_words) {
     int64_t r = 0;
     for (; r + 3 <= num_rows; r += 3)
-        dot_panel_rows(3, to + r * PKV_ATTENTION_TILE, pairs + r * num_words, num_words, panel);
+        dot_panel_rows(3, to + r * PKV_ATTENTION_TILE, query + r * query_stride, query_stride,
+                       panel, num_words);
     for (; r < num_rows; r++)
-        dot_panel_rows(1, to + r * PKV_ATTENTION_TILE, pairs + r * num_words, num_words, panel);
+        dot_panel_rows(1, to + r * PKV_ATTENTION_TILE, query + r * query_stride, query_stride,
+                       panel, num_words);
 }
 
 static void dot_panels(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
                        int64_t head_rows, const struct pkv_attention_tokens *keys,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
-    float *pairs = scratch + PAIRS_OFFSET;
     struct ahead ahead = look_ahead(keys, then, keys->num_tokens);
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
-        for (int64_t r = 0; r < num_rows; r++)
-            pair_row(pairs + r * num_words, from + r * query_stride, head_size);
         for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
             fill_panel(scratch, keys, head, t, head_size * 2, &ahead);
-            dot_panel(to + t, pairs, num_rows, scratch, num_words);
+            dot_panel(to + t, from, query_stride, num_rows, scratch, num_words);
         }
     }
 }
@@ -355,6 +353,7 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
 }
 
 void pkv_attention_init_avx512_bf16(struct pkv_kernels *kernels) {
+    kernels->attention_pair = attention_pair;
     kernels->attention_scores_dot = scores_dot;
     kernels->attention_values_dot = values_dot;
 }
