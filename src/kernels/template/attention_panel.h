@@ -161,9 +161,11 @@ ALWAYS_INLINE void touch_pages(const struct pkv_attention_tokens *tokens) {
     touch_every(PAGE_BYTES, tokens);
 }
 
-/* What is read after these products. */
-ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *then, int64_t num_rows) {
-    if (then && num_rows <= TOUCH_ROWS)
+/* What is read after these products. After values within keys it is keys alone, whose scores find memory slower than
+ * they are, whatever the number of rows. */
+ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *tokens,
+                              const struct pkv_attention_tokens *then, int64_t num_rows) {
+    if (then && (tokens->is_cached || num_rows <= TOUCH_ROWS))
         touch_pages(then);
 }
 

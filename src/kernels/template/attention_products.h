@@ -113,7 +113,7 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
         const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
         float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
         struct step step = first_step(keys, STEP_APART, PANEL_STEP);                               \
-        touch_next(then, num_rows);                                                                \
+        touch_next(keys, then, num_rows);                                                          \
         struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
             const int64_t first_row = step.head * head_rows;                                       \
@@ -338,7 +338,7 @@ enum { WIDE_PANEL = 2 * PANEL };
         int64_t head_size, float *scratch) {                                                         \
         const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
         const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                      \
-        touch_next(then, num_rows);                                                                  \
+        touch_next(tokens, then, num_rows);                                                          \
         struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));             \
         if (num_rows <= 2 * VALUE_ROWS)                                                              \
             add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \

@@ -341,6 +341,7 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const struct step step = first_step(values, LANE_TOKENS, LANE_TOKENS);
+    touch_next(values, then, num_rows);
     struct ahead cursor = look_ahead(values, then, lead_of(&step, values, num_rows));
     /* After values within keys come keys, and their scores fetch for themselves: to do it here took a tenth longer. */
     struct ahead *ahead = values->is_cached && num_rows <= LANE_ROWS ? NULL : &cursor;

@@ -137,7 +137,7 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
                                    const struct pkv_attention_tokens *keys,                        \
                                    const struct pkv_attention_tokens *then, int64_t row_bytes) {   \
         enum { TOKENS = 4 * num_vectors };                                                         \
-        touch_next(then, num_rows);                                                                \
+        touch_next(keys, then, num_rows);                                                          \
         struct step step = first_step(keys, STEP_APART, TOKENS);                                   \
         struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
