@@ -90,8 +90,8 @@ static bool measure(const struct pkv_tensor *tensor, int64_t *count, int64_t *sp
  * sum of two sizes, still fit, and nobody need check again. */
 #define MAX_BYTES (INT64_C(1) << 61)
 
-/* Only the axes that there are: a tensor that was just written part by part is slow to read in other parts, and most
- * have fewer than the maximum. */
+/* Field by field, and only the axes that there are: a caller has often just written the tensor, and a copy of the whole
+ * struct would read by vectors what was written by words, which has to wait until the words are in the cache. */
 static enum pkv_status resolve(struct pkv_tensor *to, bool *is_empty,
                                const struct pkv_tensor *tensor, const struct pkv_where *where) {
     const char *function = where->function, *argument = where->argument;

@@ -106,7 +106,7 @@ ALWAYS_INLINE void key_words_by_shuffles(fvec words[QUARTER_WORDS], const char *
 }
 
 /* The sums of one quarter. Each product needs a word in all lanes. To load all of them takes longer than the products, to
- * shuffle all of them too; half of each does not: MLA 1.08 times as fast as by loads. */
+ * shuffle all of them too; half of each does not: MLA is 1.06 times as fast as by loads. */
 ALWAYS_INLINE const char *dot_quarter(fvec sums[LANE_TOKENS], const float *panel,
                                       const char *const *from, int64_t quarter, int64_t row_bytes,
                                       struct ahead *ahead, const char *line) {
