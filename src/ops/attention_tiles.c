@@ -105,7 +105,7 @@ struct side {
     int64_t head_size;
     char *staged;
     int64_t *staged_offsets;
-    bool is_cached;
+    bool is_cached, is_for_dots;
 };
 
 /* Rows that are moved at once. */
@@ -152,6 +152,7 @@ static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t he
         .row_bytes = side->head_size * part->element_bytes,
         .heads_together = pkv_attention_heads_together(part),
         .is_cached = side->is_cached,
+        .is_for_dots = side->is_for_dots,
     };
 }
 
@@ -241,11 +242,20 @@ static void attend(const struct walk *walk) {
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_attention_unit *unit = walk->unit;
     const struct tile *tile = &walk->tile, *next = &walk->next;
-    const struct side keys = {&job->cache->key, job->plan->head_size, slot->staged_keys,
-                              slot->staged_offsets, false};
-    const struct side values = {&job->value, job->plan->value_head_size, slot->staged_values,
-                                slot->staged_offsets + PKV_ATTENTION_TILE,
-                                job->value.data == job->cache->key.data};
+    const struct side keys = {
+        .part = &job->cache->key,
+        .head_size = job->plan->head_size,
+        .staged = slot->staged_keys,
+        .staged_offsets = slot->staged_offsets,
+        .is_for_dots = job->pair != NULL,
+    };
+    const struct side values = {
+        .part = &job->value,
+        .head_size = job->plan->value_head_size,
+        .staged = slot->staged_values,
+        .staged_offsets = slot->staged_offsets + PKV_ATTENTION_TILE,
+        .is_cached = job->value.data == job->cache->key.data,
+    };
     const int64_t num_heads = unit->head_end - unit->head;
     const struct pkv_attention_tokens then_values =
         tokens_of(&values, unit->head, num_heads, tile, tile->value_offsets);

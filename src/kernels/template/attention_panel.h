@@ -161,11 +161,14 @@ ALWAYS_INLINE void touch_pages(const struct pkv_attention_tokens *tokens) {
     touch_every(PAGE_BYTES, tokens);
 }
 
-/* What is read after these products. After values within keys it is keys alone, whose scores find memory slower than
- * they are, whatever the number of rows. */
+/* What is read after these products. Dot products wait for memory with twice as many rows as others, and keys that come
+ * alone, after values within keys, are waited for whatever the number of rows. */
 ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *tokens,
                               const struct pkv_attention_tokens *then, int64_t num_rows) {
-    if (then && (tokens->is_cached || num_rows <= TOUCH_ROWS))
+    if (then == NULL)
+        return;
+    const int64_t most_rows = then->is_for_dots ? 2 * TOUCH_ROWS : TOUCH_ROWS;
+    if (tokens->is_cached || num_rows <= most_rows)
         touch_pages(then);
 }
 

@@ -11,7 +11,7 @@
 
 #include "kernels/kernels.h"
 
-/* Of all products in AVX-512. Touching the pages ahead of 8 rows takes longer than meeting them. */
+/* Of all products in AVX-512. Before float32 products of 8 rows touching the pages takes longer than meeting them. */
 enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 
 #include "kernels/template/attention_panel.h"
