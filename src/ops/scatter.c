@@ -52,8 +52,6 @@ void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context 
     job->store_policy = store_policy;
     job->num_sides = 0;
     job->is_flat = true;
-    job->written = (struct pkv_range){INT64_MAX, INT64_MIN};
-    job->row_bytes = 0;
 }
 
 static enum pkv_status check_source(const struct pkv_scatter_job *job,
@@ -95,15 +93,6 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
                                    : status;
 }
 
-static struct pkv_range range_of(const void *data, int64_t span_bytes) {
-    const int64_t first = (int64_t)(uintptr_t)data;
-    return (struct pkv_range){first, first + span_bytes};
-}
-
-static bool ranges_meet(struct pkv_range a, struct pkv_range b) {
-    return a.first < b.end && b.first < a.end;
-}
-
 enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
                                            const struct pkv_cache_part *part,
                                            const char *source_name, struct pkv_error *error) {
@@ -113,10 +102,8 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     const enum pkv_status status = check_source(job, side, error);
     if (status != PKV_STATUS_OK)
         return status;
-    const struct pkv_range to_range = range_of(part->data, part->span_bytes);
     const struct pkv_row_shape to = pkv_row_shape_of_part(part);
     const struct pkv_row_shape from = pkv_row_shape_of_tensor(&side->source);
-    side->read = range_of(side->source.data, pkv_tensor_span(&side->source));
     side->mover.kernels = job->kernels;
     side->mover.dst = part->data;
     side->mover.src = side->source.data;
@@ -126,13 +113,34 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     side->next_column = -1;
     side->is_later_column = false;
     job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
-    if (to_range.first < job->written.first)
-        job->written.first = to_range.first;
-    if (to_range.end > job->written.end)
-        job->written.end = to_range.end;
-    job->row_bytes += (uint64_t)part->row_bytes;
     job->num_sides++;
     return PKV_STATUS_OK;
+}
+
+/* Addresses from the first byte to behind the last one. */
+struct range {
+    int64_t first, end;
+};
+
+static struct range range_of(const void *data, int64_t span_bytes) {
+    const int64_t first = (int64_t)(uintptr_t)data;
+    return (struct range){first, first + span_bytes};
+}
+
+static bool ranges_meet(struct range a, struct range b) {
+    return a.first < b.end && b.first < a.end;
+}
+
+/* All that may be written, and what lies between. */
+static struct range written_range(const struct pkv_scatter_job *job) {
+    struct range all = {INT64_MAX, INT64_MIN};
+    for (int32_t i = 0; i < job->num_sides; i++) {
+        const struct pkv_cache_part *part = job->sides[i].part;
+        const struct range range = range_of(part->data, part->span_bytes);
+        all.first = range.first < all.first ? range.first : all.first;
+        all.end = range.end > all.end ? range.end : all.end;
+    }
+    return all;
 }
 
 /* Only rows that are written matter. */
@@ -156,7 +164,7 @@ static enum pkv_status check_rows(const struct pkv_scatter_job *job,
 }
 
 /* What is read lies among the caches. */
-static enum pkv_status check_read(const struct pkv_scatter_job *job, struct pkv_range range,
+static enum pkv_status check_read(const struct pkv_scatter_job *job, struct range range,
                                   const struct pkv_strided *read, const char *name,
                                   struct pkv_error *error) {
     for (int32_t i = 0; i < job->num_sides; i++) {
@@ -173,17 +181,19 @@ static enum pkv_status check_read(const struct pkv_scatter_job *job, struct pkv_
 static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const char *slots_name,
                                      struct pkv_error *error) {
     const struct pkv_vector *slots = &job->step->slots;
-    const struct pkv_range slots_range = range_of(slots->data, pkv_vector_span(slots));
+    const struct range written = written_range(job);
+    const struct range slots_range = range_of(slots->data, pkv_vector_span(slots));
     enum pkv_status status = PKV_STATUS_OK;
-    if (ranges_meet(job->written, slots_range)) {
+    if (ranges_meet(written, slots_range)) {
         const struct pkv_strided read = pkv_vector_bytes(slots);
         status = check_read(job, slots_range, &read, slots_name, error);
     }
     for (int32_t i = 0; i < job->num_sides && status == PKV_STATUS_OK; i++) {
         const struct pkv_scatter_side *side = &job->sides[i];
-        if (ranges_meet(job->written, side->read)) {
+        const struct range source = range_of(side->source.data, pkv_tensor_span(&side->source));
+        if (ranges_meet(written, source)) {
             const struct pkv_strided read = pkv_strided_from_tensor(&side->source);
-            status = check_read(job, side->read, &read, side->source_name, error);
+            status = check_read(job, source, &read, side->source_name, error);
         }
     }
     return status;
@@ -191,7 +201,10 @@ static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const ch
 
 /* The count is that of elements in memory or of one repeated row; a wrapped product only picks a policy. */
 static uint64_t job_bytes(const struct pkv_scatter_job *job) {
-    return job->row_bytes * (uint64_t)job->step->slots.count;
+    uint64_t row_bytes = 0;
+    for (int32_t i = 0; i < job->num_sides; i++)
+        row_bytes += (uint64_t)job->sides[i].part->row_bytes;
+    return row_bytes * (uint64_t)job->step->slots.count;
 }
 
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
@@ -220,13 +233,12 @@ static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots
 static void locate_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
                         const struct pkv_scatter_side *side, const struct pkv_slot_run *runs,
                         int64_t num_runs) {
-    const int64_t block_size = job->step->block_size;
-    const int64_t dst_stride = side->mover.dst_row_stride, src_stride = side->mover.src_row_stride;
-    const bool is_flat = pkv_cache_part_is_flat(side->part, block_size);
+    /* A copy that nothing else points to: which form the offsets have is decided once, not for each of them. */
+    const struct pkv_cache_part part = *side->part;
+    const int64_t block_size = job->step->block_size, src_stride = side->mover.src_row_stride;
     for (int64_t i = 0; i < num_runs; i++)
         spans[i] = (struct pkv_span){
-            .dst_offset = is_flat ? runs[i].slot * dst_stride
-                                  : pkv_cache_part_offset(side->part, block_size, runs[i].slot),
+            .dst_offset = pkv_cache_part_offset(&part, block_size, runs[i].slot),
             .src_offset = runs[i].token * src_stride,
             .num_rows = runs[i].num_tokens,
         };

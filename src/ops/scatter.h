@@ -12,16 +12,10 @@
 #include "ops/rows.h"
 #include "ops/step.h"
 
-/* Addresses from the first byte to behind the last one. */
-struct pkv_range {
-    int64_t first, end;
-};
-
 struct pkv_scatter_side {
     const struct pkv_cache_part *part;
     struct pkv_tensor source; /* [num_tokens, num_heads, head_size], resolved */
     const char *source_name;
-    struct pkv_range read; /* of the source */
     struct pkv_row_mover mover;
     int32_t next_column;  /* the side whose rows lie right behind these in one packed row, or -1 */
     bool is_later_column; /* another side has this one as its next */
@@ -37,11 +31,8 @@ struct pkv_scatter_job {
     int32_t run_mode;
     int32_t store_policy;
     int32_t num_sides;
-    /* Of all sides: rows of neighbouring slots are in equal steps across block ends; what may be written; and the bytes
-     * of a token. */
+    /* Rows of neighbouring slots are in equal steps across block ends, on every side. */
     bool is_flat;
-    struct pkv_range written;
-    uint64_t row_bytes;
     struct pkv_scatter_side sides[PKV_SCATTER_MAX_SIDES];
 };
 
