@@ -181,8 +181,8 @@ struct pkv_attention_tokens {
      * memory in order, else all tokens of a head are. */
     bool heads_together;
     bool is_cached; /* values within keys that were read just before */
-    bool
-        is_for_dots; /* keys of attention_scores_dot, which waits for memory sooner than float32 products do */
+    /* Keys of attention_scores_dot, which waits for memory sooner than float32 products do. */
+    bool is_for_dots;
 };
 
 /* A key is read in chunks of 64 bytes, a chunk in quarters. Quarter i of all chunks has a sum s(i) over its elements d, in

@@ -52,6 +52,7 @@ struct pkv_slot_part {
     int64_t low, high;
 };
 
+/* pkv_step_slot_part for more than one part. */
 struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t part,
                                            int64_t num_parts);
 

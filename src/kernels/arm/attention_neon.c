@@ -13,6 +13,8 @@ enum {
     TOUCH_ROWS = 0
 };
 
+#include "kernels/template/exp_negative.h"
+
 #include "kernels/template/attention.h"
 #include "kernels/template/attention_products.h"
 

@@ -7,11 +7,12 @@
  *   fvec_sub, fvec_mul
  *   fvec_fma(a, b, c)                      a * b + c, fused
  *   fvec_max, fvec_min (a, b)              b where one of them is not a number
- *   fvec_round, fvec_scale(x, n)           to the nearest integer; x * 2^n for integers -126 <= n <= 127
  *   fvec_less(a, b)                        a comparison
  *   fvec_any_nan(v)                        bool
  *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
- *   FVEC_EXP_NEGATIVE                      if it has a better one than that below
+ *   exp_negative(x)                        exp(x) for x <= 0, relative error below 1.5 * 2^-24; 0 below -87.33654, where
+ *                                          the result would be denormal; exactly 1 for 0; NaN stays. Any instruction
+ *                                          set can have that of exp_negative.h
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_H
@@ -22,28 +23,6 @@
 
 #include "kernels/kernels.h"
 #include "kernels/template/fvec.h"
-
-/* exp(x) for x <= 0, relative error below 1.5 * 2^-24 (1.41 at the most, over all float32); 0 below LOWEST, where the
- * result would be denormal; exactly 1 for 0; NaN stays. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for
- * exp(r) the polynomial of Cephes' expf. */
-#ifdef FVEC_EXP_NEGATIVE
-#define exp_negative FVEC_EXP_NEGATIVE
-#else
-static inline fvec exp_negative(fvec x) {
-    const float LOWEST = -87.33654f;
-    const fvec n = fvec_round(fvec_mul(x, fvec_set(1.44269504f)));
-    fvec r = fvec_fma(n, fvec_set(-0.693359375f), x);
-    r = fvec_fma(n, fvec_set(2.12194440e-4f), r);
-    fvec p = fvec_set(1.9875691500e-4f);
-    p = fvec_fma(p, r, fvec_set(1.3981999507e-3f));
-    p = fvec_fma(p, r, fvec_set(8.3334519073e-3f));
-    p = fvec_fma(p, r, fvec_set(4.1665795894e-2f));
-    p = fvec_fma(p, r, fvec_set(1.6666665459e-1f));
-    p = fvec_fma(p, r, fvec_set(5.0000001201e-1f));
-    const fvec y = fvec_add(fvec_fma(p, fvec_mul(r, r), r), fvec_set(1.0f));
-    return fvec_select(fvec_less(x, fvec_set(LOWEST)), fvec_set(0.0f), fvec_scale(y, n));
-}
-#endif
 
 /* tanh(x), absolute error below 2^-21 (4.9 * 2^-24 at the most, over all float32): the rational function of degrees 13
  * and 6 that Eigen and XNNPACK use, clamped where it comes nearest to 1. */
@@ -96,7 +75,7 @@ static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int6
     return fvec_select(fvec_less(token, fvec_set((float)row->end)), s, unseen);
 }
 
-/* The scores of a row as exp gets them, and the largest that it sees. */
+/* The scores of a row as exp gets them, and the largest that it sees: of a row without soft cap, slope and bias. */
 static inline float score_plain_row(float *scores, const struct pkv_attention_row *row,
                                     fvec scale) {
     const int64_t begin = row->begin, end = row->end;
@@ -117,7 +96,7 @@ static inline float score_plain_row(float *scores, const struct pkv_attention_ro
     return fvec_reduce_max(highest);
 }
 
-/* The same for a row with a soft cap, a slope or a bias. */
+/* The same for any row. Not inlined: what it needs in registers would push out what exp does. */
 static __attribute__((noinline)) float score_row(float *scores, const struct pkv_attention_row *row,
                                                  int64_t num_tokens, const struct scoring *how) {
     const int64_t begin = row->begin, end = row->end;
