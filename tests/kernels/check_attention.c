@@ -54,6 +54,10 @@ float attention_decode(int type, const char *element) {
     return value;
 }
 
+uint32_t attention_dot_code(float x) {
+    return num_code_of_float(format_of(PKV_ATTENTION_BF16), attention_without_denormals(x));
+}
+
 static uint32_t special_code(const struct num_format *format, struct test_rng *rng) {
     const uint32_t infinity = format->max_finite + 1;
     const uint32_t sign = UINT32_C(1) << (format->bytes * 8 - 1);

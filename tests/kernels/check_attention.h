@@ -6,6 +6,8 @@
 #ifndef PAGEDKV_TESTS_CHECK_ATTENTION_H
 #define PAGEDKV_TESTS_CHECK_ATTENTION_H
 
+#include <math.h>
+
 #include "checkkern.h"
 
 /* Half a unit in the last place of 1: the relative error of one rounding to float32. */
@@ -117,6 +119,14 @@ void attention_floats_check_some(const struct attention_floats *floats, int64_t 
 
 /* Fails the kernel unless this element of the array, which is to be written, no longer is a canary. */
 void attention_floats_check_written(const struct attention_floats *floats, int64_t index);
+
+/* As the dot products of bfloat16 see numbers and leave them. */
+static inline float attention_without_denormals(float x) {
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+
+/* The bfloat16 that they take for a float. */
+uint32_t attention_dot_code(float x);
 
 /* Equal in all that can reach an output: neither the sign of a zero nor the bits of what is not a number can. */
 static inline bool attention_same(float a, float b) {

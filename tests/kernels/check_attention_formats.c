@@ -167,11 +167,6 @@ static kern_fn *get_pair(const struct pkv_kernels *kernels, int index) {
     return (kern_fn *)kernels->attention_pair;
 }
 
-/* The code of a bfloat16; what is denormal counts as 0. */
-static uint32_t paired_code(float value) {
-    return num_code_of_float(format, fabsf(value) < 0x1p-126f ? copysignf(0, value) : value);
-}
-
 static void run_pair(const struct kern *kern, int64_t count) {
     float given[MAX_COUNT];
     (void)place(count);
@@ -184,11 +179,11 @@ static void run_pair(const struct kern *kern, int64_t count) {
         memcpy(&word, &floats.data[i / 2], sizeof(word));
         const uint32_t is = i % 2 == 0 ? word & 0xffff : word >> 16;
         const bool is_good = isnan(given[i]) ? isnan((float)num_float_of_code(format, is))
-                                             : is == paired_code(given[i]);
+                                             : is == attention_dot_code(given[i]);
         if (!is_good || (i == count - 1 && i % 2 == 0 && word >> 16 != 0))
             kern_fail("element %" PRId64 ", %.9g, became 0x%" PRIx32 " in word 0x%" PRIx32
                       ", should be 0x%" PRIx32,
-                      i, (double)given[i], is, word, paired_code(given[i]));
+                      i, (double)given[i], is, word, attention_dot_code(given[i]));
     }
 }
 

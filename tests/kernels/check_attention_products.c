@@ -206,20 +206,14 @@ static inline void add_product(struct sum *sum, int64_t chain, float a, float b)
     sum->chains[chain] = fmaf(a, b, sum->chains[chain]);
 }
 
-/* As the dot products of bfloat16 see numbers and leave them. */
-static float without_denormals(float x) {
-    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
-}
-
 static float rounded_to_bf16(float x) {
-    const struct num_format *format = num_format_of(PKV_DTYPE_BF16);
-    return (float)num_float_of_code(format, num_code_of_float(format, without_denormals(x)));
+    return (float)num_float_of_code(num_format_of(PKV_DTYPE_BF16), attention_dot_code(x));
 }
 
 /* A pair of neighbours, the second one first; a is rounded already. */
 static void add_pair(float *chain, const float *a, const float *b, int64_t count) {
     for (int64_t i = count - 1; i >= 0; i--)
-        *chain = without_denormals(fmaf(a[i], without_denormals(b[i]), *chain));
+        *chain = attention_without_denormals(fmaf(a[i], attention_without_denormals(b[i]), *chain));
 }
 
 /* A dot product has one factor rounded to bfloat16 and takes what is denormal for 0. */
@@ -261,11 +255,8 @@ static kern_fn *get_scores_dot(const struct pkv_kernels *kernels, int index) {
 /* What dot products take for a row of floats. */
 static void pair_query_row(float *words, const float *row, int64_t count) {
     for (int64_t d = 0; d < count; d += 2) {
-        const struct num_format *format = num_format_of(PKV_DTYPE_BF16);
-        const uint32_t low = num_code_of_float(format, without_denormals(row[d]));
-        const uint32_t high =
-            d + 1 < count ? num_code_of_float(format, without_denormals(row[d + 1])) : 0;
-        const uint32_t word = high << 16 | low;
+        const uint32_t high = d + 1 < count ? attention_dot_code(row[d + 1]) : 0;
+        const uint32_t word = high << 16 | attention_dot_code(row[d]);
         memcpy(&words[d / 2], &word, sizeof(word));
     }
 }

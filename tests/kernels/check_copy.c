@@ -68,26 +68,15 @@ static void describe_spans(void) {
         printf(" ...");
 }
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-/* Spans whose offsets count from the start of the buffers, of rows of one byte. The kernel gets them from some other
- * origin, in rows as long as all of them allow or in bytes, and right in front of forbidden memory, where reading one
- * too many is a crash. */
+/* Spans whose offsets count from the start of the buffers. The kernel gets them from some other
+ * origin, and right in front of forbidden memory, where reading one too many is a crash. */
 static void run_spans(const struct kern *kern, const char *group, const struct pkv_span *list,
-                      int64_t num_spans) {
+                      int64_t num_spans, int64_t row_bytes) {
     struct pkv_span *spans = (void *)(memory->list_end - num_spans * (int64_t)sizeof(*spans));
-    int64_t dst_low = COPY_BYTES, src_low = COPY_BYTES, dst_high = 0, common = 0;
+    int64_t dst_low = COPY_BYTES, src_low = COPY_BYTES, dst_high = 0;
     for (int64_t i = 0; i < num_spans; i++) {
         dst_low = min64(dst_low, list[i].dst_offset);
-        dst_high = max64(dst_high, list[i].dst_offset + list[i].num_rows);
-        common = common_divisor(common, list[i].num_rows);
+        dst_high = max64(dst_high, list[i].dst_offset + list[i].num_rows * row_bytes);
         src_low = min64(src_low, list[i].src_offset);
     }
     now.group = group;
@@ -95,23 +84,21 @@ static void run_spans(const struct kern *kern, const char *group, const struct p
     now.src_base = test_rng_between(rng, 0, src_low);
     now.spans = spans;
     now.num_spans = num_spans;
-    now.row_bytes = common > 0 && test_rng_below(rng, 2) == 0 ? common : 1;
+    now.row_bytes = row_bytes;
     for (int64_t i = 0; i < num_spans; i++)
-        spans[i] =
-            (struct pkv_span){list[i].dst_offset - now.dst_base, list[i].src_offset - now.src_base,
-                              list[i].num_rows / now.row_bytes};
+        spans[i] = (struct pkv_span){list[i].dst_offset - now.dst_base,
+                                     list[i].src_offset - now.src_base, list[i].num_rows};
     kern_count_case();
     ((pkv_copy_spans_fn *)kern->reference)(memory->expected + now.dst_base,
-                                           memory->src + now.src_base, spans, num_spans,
-                                           now.row_bytes);
+                                           memory->src + now.src_base, spans, num_spans, row_bytes);
     ((pkv_copy_spans_fn *)kern->tested)(memory->dst + now.dst_base, memory->src + now.src_base,
-                                        spans, num_spans, now.row_bytes);
+                                        spans, num_spans, row_bytes);
     copy_memory_compare(num_spans > 0 ? dst_low : now.dst_base, max64(dst_high, now.dst_base));
 }
 
 static void run_span(const struct kern *kern, const char *group, int64_t dst, int64_t src,
                      int64_t bytes) {
-    run_spans(kern, group, &(struct pkv_span){dst, src, bytes}, 1);
+    run_spans(kern, group, &(struct pkv_span){dst, src, bytes}, 1, 1);
 }
 
 /* One span of every size, pushed against each end of one buffer while the other takes every
@@ -156,7 +143,7 @@ static void check_side_by_side(const struct kern *kern) {
             const int64_t at = copy_place(rng, total);
             for (int64_t i = 0; i < num_spans; i++)
                 spans[i].dst_offset += at;
-            run_spans(kern, "side by side", spans, num_spans);
+            run_spans(kern, "side by side", spans, num_spans, 1);
         }
     }
 }
@@ -174,28 +161,31 @@ static void check_overlap(const struct kern *kern) {
                 spans[i] = (struct pkv_span){at + test_rng_between(rng, 0, room),
                                              copy_place(rng, bytes), bytes};
             }
-            run_spans(kern, "overlapping destinations", spans, num_spans);
+            run_spans(kern, "overlapping destinations", spans, num_spans, 1);
         }
     }
 }
 
-/* What scatter and gather make: rows of one size, to or from random slots, some of them twice. */
+/* What scatter and gather make: rows of one size, to or from random slots, some of them twice, and runs of rows, which
+ * may begin within others. */
 static void check_rows(const struct kern *kern) {
-    enum { NUM_SLOTS = 256 };
+    enum { NUM_SLOTS = 256, MAX_RUN = 3 };
     for (int64_t num_spans = 0; num_spans <= MAX_SPANS; num_spans++) {
         for (int repeat = 0; repeat < 4; repeat++) {
             struct pkv_span spans[MAX_SPANS];
             const int64_t bytes = PICK(rng, row_sizes);
             const int64_t stride = bytes + test_rng_below(rng, 3) * 8;
-            const int64_t room = (NUM_SLOTS - 1) * stride + bytes;
+            const int64_t room = (NUM_SLOTS - 1) * stride + MAX_RUN * bytes;
+            const int64_t longest = test_rng_between(rng, 1, MAX_RUN);
             const int64_t dst = copy_place(rng, room), src = copy_place(rng, room);
             const bool gather = test_rng_below(rng, 2) == 0;
             for (int64_t i = 0; i < num_spans; i++) {
                 const int64_t slot = test_rng_below(rng, NUM_SLOTS);
                 spans[i] = (struct pkv_span){dst + (gather ? i : slot) * stride,
-                                             src + (gather ? slot : i) * stride, bytes};
+                                             src + (gather ? slot : i) * stride,
+                                             test_rng_between(rng, 1, longest)};
             }
-            run_spans(kern, gather ? "gathered rows" : "scattered rows", spans, num_spans);
+            run_spans(kern, gather ? "gathered rows" : "scattered rows", spans, num_spans, bytes);
         }
     }
 }
@@ -222,7 +212,7 @@ static void check_long(const struct kern *kern) {
             span->dst_offset = apart ? end : copy_place(rng, span->num_rows);
             end = min64(end + span->num_rows + test_rng_below(rng, 3) * 21, COPY_BYTES);
         }
-        run_spans(kern, apart ? "long, apart" : "long", spans, num_spans);
+        run_spans(kern, apart ? "long, apart" : "long", spans, num_spans, 1);
     }
 }
 
@@ -240,10 +230,10 @@ static void check_neighbour_writes(const struct kern *kern) {
         const int64_t bytes = test_rng_between(rng, 1, 300);
         const int64_t at = beside[0] = COPY_MIDDLE + test_rng_below(rng, 64);
         for (int i = 0; i < ROWS; i++) {
-            spans[i] = (struct pkv_span){at + i * (bytes + 1) + 1, copy_place(rng, bytes), bytes};
+            spans[i] = (struct pkv_span){at + i * (bytes + 1) + 1, copy_place(rng, bytes), 1};
             beside[i + 1] = at + (i + 1) * (bytes + 1);
         }
-        run_spans(kern, "beside a neighbour that writes", spans, ROWS);
+        run_spans(kern, "beside a neighbour that writes", spans, ROWS, bytes);
         copy_beside_neighbour(kern, call_last_spans, beside, ROWS + 1);
     }
 }
