@@ -174,6 +174,12 @@ static inline fvec tvec_high_bf16(tvec t) {
     return vreinterpretq_f32_u32(vandq_u32(t, vdupq_n_u32(0xffff0000u)));
 }
 
+static inline void fvec_zip(fvec v[2]) {
+    const fvec low = vzip1q_f32(v[0], v[1]);
+    v[1] = vzip2q_f32(v[0], v[1]);
+    v[0] = low;
+}
+
 static inline tvec lower_pairs(tvec a, tvec b) {
     return vreinterpretq_u32_u64(vtrn1q_u64(vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b)));
 }

@@ -8,6 +8,7 @@
  *
  *   tvec_low_f16, tvec_high_f16, tvec_low_bf16, tvec_high_bf16
  *                                          the lower and upper halves of words as float
+ *   fvec_zip(v)                            elements of v[0] and v[1] in turn, the first half of them in v[0]
  *   SCORE_ROWS, VALUE_ROWS                 rows side by side, at most 8: two sums a row stay in registers
  *   WIDE_ROWS                              likewise, at most 4: four sums a row
  *   WIDENING_ROWS                          for more rows, halves of words become floats once for all of them, not
@@ -151,14 +152,19 @@ struct value_panel {
     const float *floats; /* [num_tokens][PANEL] */
 };
 
-/* num_vecs vectors of row t. */
+/* num_vecs vectors of row t, an even number. In bfloat16 each two of them hold the even elements and the odd ones of
+ * their part of the row, which takes half as much as to widen them in order. */
 typedef void load_values_fn(fvec *v, int num_vecs, const struct value_panel *values, int64_t t);
 
-/* Sums of some rows over tokens [first, end) of a panel. They continue those in acc, or start if it says so. */
+/* Sums of them to the order of the elements. */
+typedef void order_sums_fn(fvec *sums, int num_vecs);
+
+/* Sums of some rows over tokens [first, end) of a panel. They continue those in acc, or start if it says so; acc is in
+ * the order of the elements once they end. */
 struct value_sums {
     float *acc; /* of the first row, at the panel */
     int64_t acc_stride;
-    bool starts;
+    bool starts, ends;
     const float *weights; /* of the first row */
     int64_t first, end;
 };
@@ -166,7 +172,7 @@ struct value_sums {
 /* step_bytes are fetched a token, if there is anything ahead. */
 ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *what,
                             const struct value_panel *values, load_values_fn *load,
-                            struct ahead *ahead, int step_bytes) {
+                            order_sums_fn *order, struct ahead *ahead, int step_bytes) {
     fvec sums[16], v[4];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
@@ -188,10 +194,17 @@ ALWAYS_INLINE void add_rows(int rows, int num_vecs, const struct value_sums *wha
     }
     if (ahead)
         ahead->line = line;
+    if (what->ends)
+        order(sums, rows * num_vecs);
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++)
             fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, sums[r * num_vecs + i]);
     }
+}
+
+ALWAYS_INLINE void leave_order(fvec *sums, int num_vecs) {
+    (void)sums;
+    (void)num_vecs;
 }
 
 ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *values, int64_t t) {
@@ -202,14 +215,29 @@ ALWAYS_INLINE void load_floats(fvec *v, int num_vecs, const struct value_panel *
 /* With few rows there are registers for panels of twice the width. */
 enum { WIDE_PANEL = 2 * PANEL };
 
-#define DEFINE_VALUES(type, bytes)                                                                   \
-    ALWAYS_INLINE void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,     \
-                                        int64_t t) {                                                 \
-        const char *from = values->base + values->offsets[t];                                        \
-        UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                             \
-            fvec_load_##type(from + i * FVEC_LANES * bytes);                                         \
-    }                                                                                                \
-                                                                                                     \
+#define DEFINE_LOAD_ROWS(type, bytes)                                                              \
+    ALWAYS_INLINE void load_rows_##type(fvec *v, int num_vecs, const struct value_panel *values,   \
+                                        int64_t t) {                                               \
+        const char *from = values->base + values->offsets[t];                                      \
+        UNROLL for (int i = 0; i < num_vecs; i++) v[i] =                                           \
+            fvec_load_##type(from + i * FVEC_LANES * bytes);                                       \
+    }
+
+DEFINE_LOAD_ROWS(f32, 4)
+DEFINE_LOAD_ROWS(f16, 2)
+
+ALWAYS_INLINE void load_rows_bf16(fvec *v, int num_vecs, const struct value_panel *values,
+                                  int64_t t) {
+    const char *from = values->base + values->offsets[t];
+    UNROLL for (int i = 0; i < num_vecs; i += 2)
+        split_bf16(v + i, tvec_load(from + i * FVEC_LANES * 2));
+}
+
+ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
+    UNROLL for (int i = 0; i < num_vecs; i += 2) fvec_zip(sums + i);
+}
+
+#define DEFINE_VALUES(type, bytes, order_rows)                                                       \
     /* Tokens [first, end) of a panel as floats; elements beyond the head are 0. */                  \
     static void convert_panel_##type(float *floats, const struct value_panel *values,                \
                                      int64_t first, int64_t end, int64_t num_elements) {             \
@@ -259,18 +287,18 @@ enum { WIDE_PANEL = 2 * PANEL };
         for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                      \
             what.acc = acc + d;                                                                      \
             values.base = base + d * bytes;                                                          \
-            WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, ahead,                \
+            WITH_FEW_ROWS(rows, add_rows, 4, &what, &values, load_rows_##type, order_rows, ahead,    \
                           4 * FVEC_LANES * bytes)                                                    \
         }                                                                                            \
         for (; d < whole; d += PANEL) {                                                              \
             what.acc = acc + d;                                                                      \
             values.base = base + d * bytes;                                                          \
-            WITH_ROWS(rows, add_rows, 2, &what, &values, load_rows_##type, ahead,                    \
+            WITH_ROWS(rows, add_rows, 2, &what, &values, load_rows_##type, order_rows, ahead,        \
                       2 * FVEC_LANES * bytes)                                                        \
         }                                                                                            \
         for (; d < pkv_attention_padded(head_size); d += PANEL) {                                    \
             what.acc = acc + d;                                                                      \
-            WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, NULL, 0)                       \
+            WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, leave_order, NULL, 0)          \
         }                                                                                            \
     }                                                                                                \
                                                                                                      \
@@ -290,6 +318,7 @@ enum { WIDE_PANEL = 2 * PANEL };
             what.first = step.first;                                                                 \
             what.end = step.end;                                                                     \
             what.starts = step.first == 0;                                                           \
+            what.ends = step.end == tokens->num_tokens;                                              \
             for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                     \
                 const int64_t left = num_rows - r, row = step.head * head_rows + r;                  \
                 what.acc = all.acc + row * all.acc_stride;                                           \
@@ -321,7 +350,7 @@ enum { WIDE_PANEL = 2 * PANEL };
                     const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                     \
                     what.acc = all.acc + row * all.acc_stride + d;                                   \
                     what.weights = all.weights + row * PKV_ATTENTION_TILE;                           \
-                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats,                        \
+                    WITH_ROWS(rows, add_rows, 2, &what, &values, load_floats, leave_order,           \
                               r == 0 ? ahead : NULL, PANEL * bytes)                                  \
                 }                                                                                    \
             }                                                                                        \
@@ -336,7 +365,8 @@ enum { WIDE_PANEL = 2 * PANEL };
         float *acc, int64_t acc_stride, const float *weights, int64_t num_rows, int64_t head_rows,   \
         const struct pkv_attention_tokens *tokens, const struct pkv_attention_tokens *then,          \
         int64_t head_size, float *scratch) {                                                         \
-        const struct value_sums all = {acc, acc_stride, true, weights, 0, tokens->num_tokens};       \
+        const struct value_sums all = {                                                              \
+            acc, acc_stride, true, true, weights, 0, tokens->num_tokens};                            \
         const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                      \
         touch_next(tokens, then, num_rows);                                                          \
         struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));             \
@@ -347,9 +377,9 @@ enum { WIDE_PANEL = 2 * PANEL };
             add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead);   \
     }
 
-DEFINE_VALUES(f32, 4)
-DEFINE_VALUES(f16, 2)
-DEFINE_VALUES(bf16, 2)
+DEFINE_VALUES(f32, 4, leave_order)
+DEFINE_VALUES(f16, 2, leave_order)
+DEFINE_VALUES(bf16, 2, order_pairs)
 
 static void attention_init(struct pkv_kernels *kernels) {
     kernels->attention_scores[PKV_ATTENTION_F32] = attention_scores_f32;

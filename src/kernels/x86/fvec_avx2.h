@@ -218,6 +218,12 @@ static inline fvec tvec_high_bf16(tvec t) {
     return _mm256_castsi256_ps(_mm256_and_si256(t, _mm256_set1_epi32((int)0xffff0000u)));
 }
 
+static inline void fvec_zip(fvec v[2]) {
+    const fvec low = _mm256_unpacklo_ps(v[0], v[1]), high = _mm256_unpackhi_ps(v[0], v[1]);
+    v[0] = _mm256_permute2f128_ps(low, high, 0x20);
+    v[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
 /* 16 bytes of row i, and of row i + 4 behind them. */
 static inline tvec load_halves(const char *const *from, int i, int64_t at) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(hvec_load(from[i] + at)),

@@ -195,6 +195,13 @@ static inline fvec tvec_high_bf16(tvec t) {
     return _mm512_castsi512_ps(_mm512_and_si512(t, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
+static inline void fvec_zip(fvec v[2]) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const fvec both = _mm512_permutex2var_ps(v[0], low, v[1]);
+    v[1] = _mm512_permutex2var_ps(v[0], _mm512_add_epi32(low, _mm512_set1_epi32(8)), v[1]);
+    v[0] = both;
+}
+
 /* Words, pairs of words, then quarters of a vector find their places. */
 ALWAYS_INLINE void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
     tvec a[16], b[16];
