@@ -218,6 +218,22 @@ static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, con
             (line) = fetch_rows(ahead, line, bytes);                                               \
     } while (0)
 
+/* The next `bytes` from *line on, for the caller to fetch a few lines at a time, which is quicker than all at once: 1.1
+ * times. *line is moved on. Those that are not all adjacent are fetched here, and `cached` takes their place. */
+ALWAYS_INLINE const char *take_lines(struct ahead *ahead, const char **line, int64_t bytes,
+                                     const char *cached) {
+    const char *from = *line;
+    if (__builtin_expect(ahead->end - from >= bytes, 1)) {
+        *line += bytes;
+        return from;
+    }
+    *line = fetch_rows(ahead, from, bytes);
+    return cached;
+}
+
+/* Compilers would put all of it first. */
+#define KEEP_ORDER() __asm__ volatile("" ::: "memory")
+
 /* Calls fn(rows, ...) with a constant number of rows: up to 4, up to 8. */
 #define WITH_FEW_ROWS(rows, fn, ...)                                                               \
     switch (rows) {                                                                                \
