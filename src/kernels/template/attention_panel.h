@@ -8,9 +8,10 @@
  *   tvec_load_transposed(words, from, at)  words[j] = word j behind byte `at` of each of FVEC_LANES rows
  *   tvec_f32(t)                            the words as float
  *   PREFETCH(p)                            a macro: fetch p's line
- *   NEAR_ROWS                              with more rows, a whole tile is fetched ahead
- *   TOUCH_ROWS                             with up to so many rows products wait for memory, and all pages of what is
- *                                          read next are touched first
+ *   NEAR_ROWS                              with more rows arithmetic takes much longer than memory, and a whole tile is
+ *                                          fetched ahead
+ *   TOUCH_ROWS                             with up to so many rows products wait for memory even for pages that are
+ *                                          touched at once
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
@@ -19,6 +20,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "kernels/template/attention_pages.h"
 #include "kernels/template/unroll.h"
 
 enum { PANEL = 2 * FVEC_LANES, CHUNK_BYTES = 4 * FVEC_LANES, ATTENTION_LINE_BYTES = 64 };
@@ -127,51 +129,6 @@ static inline void next_rows(struct ahead *ahead) {
     }
 }
 
-/* The smallest pages, and what the page table entries in one cache line translate. Of larger pages a few lines are
- * fetched early, which does no harm. */
-enum { PAGE_BYTES = 4096, PAGES_BYTES = 8 * PAGE_BYTES };
-
-/* Fetches a line every `reach` bytes of `tokens`. Inlined always: gcc drops a function that only prefetches. */
-ALWAYS_INLINE void touch_every(int64_t reach, const struct pkv_attention_tokens *tokens) {
-    int64_t num_streams = tokens->num_heads, bytes = tokens->row_bytes;
-    if (tokens->heads_together) {
-        num_streams = 1;
-        bytes += (tokens->num_heads - 1) * tokens->head_stride;
-    }
-    const int64_t step = bytes < reach ? reach / bytes : 1;
-    uintptr_t last = 0;
-    for (int64_t stream = 0; stream < num_streams; stream++) {
-        const char *base = tokens->base + stream * tokens->head_stride;
-        for (int64_t t = 0; t < tokens->num_tokens; t += step) {
-            const int64_t end = tokens->offsets[t] + bytes;
-            for (int64_t at = tokens->offsets[t]; at < end; at += reach) {
-                if ((uintptr_t)(base + at) / reach != last)
-                    PREFETCH(base + at);
-                last = (uintptr_t)(base + at) / reach;
-            }
-        }
-    }
-}
-
-/* A line of each page of `tokens`. No instruction retires before its page is translated, not even one that only
- * fetches: met one by one, pages cost a wait each; all at once, they are translated side by side. Those whose entries
- * are in different lines come first, lest all wait for one. */
-ALWAYS_INLINE void touch_pages(const struct pkv_attention_tokens *tokens) {
-    touch_every(PAGES_BYTES, tokens);
-    touch_every(PAGE_BYTES, tokens);
-}
-
-/* What is read after these products. Dot products wait for memory with twice as many rows as others, and keys that come
- * alone, after values within keys, are waited for whatever the number of rows. */
-ALWAYS_INLINE void touch_next(const struct pkv_attention_tokens *tokens,
-                              const struct pkv_attention_tokens *then, int64_t num_rows) {
-    if (then == NULL)
-        return;
-    const int64_t most_rows = then->is_for_dots ? 2 * TOUCH_ROWS : TOUCH_ROWS;
-    if (tokens->is_cached || num_rows <= most_rows)
-        touch_pages(then);
-}
-
 /* What is fetched while `tokens` are read: the rows `lead` tokens further on, then those of `then`. */
 static inline struct ahead look_ahead(const struct pkv_attention_tokens *tokens,
                                       const struct pkv_attention_tokens *then, int64_t lead) {
@@ -230,9 +187,6 @@ ALWAYS_INLINE const char *take_lines(struct ahead *ahead, const char **line, int
     *line = fetch_rows(ahead, from, bytes);
     return cached;
 }
-
-/* Compilers would put all of it first. */
-#define KEEP_ORDER() __asm__ volatile("" ::: "memory")
 
 /* Calls fn(rows, ...) with a constant number of rows: up to 4, up to 8. */
 #define WITH_FEW_ROWS(rows, fn, ...)                                                               \

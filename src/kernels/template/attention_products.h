@@ -114,7 +114,7 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
         const bool widens = bytes < 4 && num_rows > WIDENING_ROWS;                                 \
         float *floats = scratch + PKV_ATTENTION_MAX_HEAD_SIZE * PANEL;                             \
         struct step step = first_step(keys, STEP_APART, PANEL_STEP);                               \
-        touch_next(keys, then, num_rows);                                                          \
+        struct pages pages = look_at_pages(keys, then, num_rows);                                  \
         struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
             const int64_t first_row = step.head * head_rows;                                       \
@@ -136,6 +136,7 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
                                   head_size, PKV_ATTENTION_QUARTER / 4, to_fetch)                  \
                 }                                                                                  \
             }                                                                                      \
+            touch_pages(&pages, (step.end - step.first) * head_size * bytes);                      \
         } while (next_step(&step, keys));                                                          \
     }
 
@@ -174,6 +175,13 @@ struct value_sums {
  * them for a series, translates and fetches what lies behind the block, and nobody wants it. In blocks of 16 tokens
  * that took a fifth longer. Where rows are adjacent, what lies behind comes next. */
 enum { FAR_TOKENS = 8 };
+
+static inline bool is_far(const struct pkv_attention_tokens *tokens) {
+    if (!tokens->heads_together || tokens->num_heads == 1)
+        return false;
+    const struct pages pages = find_pages(tokens);
+    return !are_long(&pages);
+}
 
 ALWAYS_INLINE void add_token(int rows, int num_vecs, fvec *sums, const struct value_sums *what,
                              const struct value_panel *values, load_values_fn *load, int64_t t) {
@@ -334,10 +342,10 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
     }                                                                                                \
                                                                                                      \
     /* Some tokens at a time, all elements of a head, so that memory is read in order. */            \
-    static void add_to_few_rows_##type(struct value_sums what, struct step step, int64_t num_rows,   \
-                                       int64_t head_rows,                                            \
-                                       const struct pkv_attention_tokens *tokens,                    \
-                                       int64_t head_size, float *floats, struct ahead *ahead) {      \
+    static void add_to_few_rows_##type(                                                              \
+        struct value_sums what, struct step step, int64_t num_rows, int64_t head_rows,               \
+        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                 \
+        struct ahead *ahead, struct pages *pages) {                                                  \
         const int64_t whole = head_size / PANEL * PANEL;                                             \
         const struct value_sums all = what;                                                          \
         do {                                                                                         \
@@ -362,14 +370,15 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
                 what.weights = all.weights + step.head * head_rows * PKV_ATTENTION_TILE;             \
                 mend_rows_##type(&what, num_rows, &values, head_size);                               \
             }                                                                                        \
+            touch_pages(pages, (step.end - step.first) * head_size * bytes);                         \
         } while (next_step(&step, tokens));                                                          \
     }                                                                                                \
                                                                                                      \
     /* A panel at a time, all tokens of a head: it becomes floats once for all rows. */              \
-    static void add_to_many_rows_##type(struct value_sums what, int64_t num_rows,                    \
-                                        int64_t head_rows,                                           \
-                                        const struct pkv_attention_tokens *tokens,                   \
-                                        int64_t head_size, float *floats, struct ahead *ahead) {     \
+    static void add_to_many_rows_##type(                                                             \
+        struct value_sums what, int64_t num_rows, int64_t head_rows,                                 \
+        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                 \
+        struct ahead *ahead, struct pages *pages) {                                                  \
         const struct value_sums all = what;                                                          \
         for (int64_t head = 0; head < tokens->num_heads; head++) {                                   \
             const char *base = tokens->base + head * tokens->head_stride;                            \
@@ -384,6 +393,7 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
                     WITH_ROWS(rows, add_rows, 2, 1, &what, &values, load_floats, leave_order,        \
                               r == 0 ? ahead : NULL, PANEL * bytes)                                  \
                 }                                                                                    \
+                touch_pages(pages, what.end *PANEL *bytes);                                          \
             }                                                                                        \
             const struct value_panel values = {base, tokens->offsets, NULL};                         \
             what.acc = all.acc + head * head_rows * all.acc_stride;                                  \
@@ -401,18 +411,19 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
             .acc_stride = acc_stride,                                                                \
             .starts = true,                                                                          \
             .ends = true,                                                                            \
-            .are_far = tokens->heads_together && tokens->num_heads > 1,                              \
+            .are_far = is_far(tokens),                                                               \
             .weights = weights,                                                                      \
             .end = tokens->num_tokens,                                                               \
         };                                                                                           \
         const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                      \
-        touch_next(tokens, then, num_rows);                                                          \
+        struct pages pages = look_at_pages(tokens, then, num_rows);                                  \
         struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));             \
         if (num_rows <= 2 * VALUE_ROWS)                                                              \
             add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \
-                                   &ahead);                                                          \
+                                   &ahead, &pages);                                                  \
         else                                                                                         \
-            add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead);   \
+            add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead,    \
+                                    &pages);                                                         \
     }
 
 DEFINE_VALUES(f32, 4, leave_order)

@@ -12,4 +12,7 @@
 #endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* Memory is read, written and fetched in the order of the source here: compilers like to put all fetching first. */
+#define KEEP_ORDER() __asm__ volatile("" ::: "memory")
+
 #endif

@@ -164,6 +164,7 @@ static void dot_lanes(float *scores, const float *query, int64_t query_stride, i
                          query_stride, num_rows, head_size);
     struct step step = first_step(keys, LANE_TOKENS, LANE_TOKENS);
     struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));
+    struct pages pages = look_at_pages(keys, then, num_rows);
     do {
         float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;
         for (int64_t t = step.first; t < step.end; t += LANE_TOKENS) {
@@ -171,6 +172,7 @@ static void dot_lanes(float *scores, const float *query, int64_t query_stride, i
             find_rows(rows, LANE_TOKENS, keys, step.head, t);
             dot_tokens(to + t, num_rows, scratch + step.head * panel, rows, head_size * 2, &ahead);
         }
+        touch_pages(&pages, (step.end - step.first) * head_size * 2);
     } while (next_step(&step, keys));
 }
 
@@ -233,12 +235,14 @@ static void dot_panels(float *scores, const float *query, int64_t query_stride, 
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
     struct ahead ahead = look_ahead(keys, then, keys->num_tokens);
+    struct pages pages = look_at_pages(keys, then, num_rows);
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
         for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
             fill_panel(scratch, keys, head, t, head_size * 2, &ahead);
             dot_panel(to + t, from, query_stride, num_rows, scratch, num_words);
+            touch_pages(&pages, PANEL * head_size * 2);
         }
     }
 }
@@ -335,7 +339,7 @@ static void add_row_carefully(float *acc, const float *weights, const char *base
 static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weights,
                                int64_t num_rows, const char *base, const int64_t *offsets,
                                int64_t num_tokens, int64_t head_size, float *scratch,
-                               struct ahead *ahead) {
+                               struct ahead *ahead, struct pages *pages) {
     enum { TILE_WORDS = PKV_ATTENTION_TILE / 2 };
     const int64_t num_words = (num_tokens + 1) / 2;
     float *pairs = scratch + PAIRS_OFFSET;
@@ -347,6 +351,7 @@ static void values_dot_of_head(float *acc, int64_t acc_stride, const float *weig
         fill_value_panel(scratch, base + d * 2, offsets, num_tokens, num_elements, ahead);
         doubt = fvec_add(doubt, dot_all_rows(acc + d, acc_stride, pairs, TILE_WORDS, num_rows,
                                              scratch, num_words));
+        touch_pages(pages, num_tokens * num_elements * 2);
     }
     if (!fvec_any_nan(doubt))
         return;
@@ -361,15 +366,15 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
                        int64_t head_rows, const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const struct step step = first_step(values, LANE_TOKENS, LANE_TOKENS);
-    touch_next(values, then, num_rows);
     struct ahead cursor = look_ahead(values, then, lead_of(&step, values, num_rows));
+    struct pages pages = look_at_pages(values, then, num_rows);
     /* After values within keys come keys, and their scores fetch for themselves: to do it here took a tenth longer. */
     struct ahead *ahead = values->is_cached && num_rows <= LANE_ROWS ? NULL : &cursor;
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;
         values_dot_of_head(acc + row * acc_stride, acc_stride, weights + row * PKV_ATTENTION_TILE,
                            num_rows, values->base + head * values->head_stride, values->offsets,
-                           values->num_tokens, head_size, scratch, ahead);
+                           values->num_tokens, head_size, scratch, ahead, &pages);
     }
 }
 

@@ -140,7 +140,7 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
                                    const struct pkv_attention_tokens *keys,                        \
                                    const struct pkv_attention_tokens *then, int64_t row_bytes) {   \
         enum { TOKENS = 4 * num_vectors };                                                         \
-        touch_next(keys, then, num_rows);                                                          \
+        struct pages pages = look_at_pages(keys, then, num_rows);                                  \
         struct step step = first_step(keys, STEP_APART, TOKENS);                                   \
         const int64_t lead = lead_of(&step, keys, num_rows);                                       \
         const int64_t near = keys->heads_together ? step.width : lead;                             \
@@ -156,6 +156,7 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
                                   query + r * query_stride, query_stride, from, row_bytes,         \
                                   r == 0 ? &ahead : NULL)                                          \
             }                                                                                      \
+            touch_pages(&pages, (step.end - step.first) * row_bytes);                              \
         } while (next_step(&step, keys));                                                          \
         if (then)                                                                                  \
             ahead.line =                                                                           \
