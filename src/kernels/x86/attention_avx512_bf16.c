@@ -235,14 +235,12 @@ static void dot_panels(float *scores, const float *query, int64_t query_stride, 
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
     struct ahead ahead = look_ahead(keys, then, keys->num_tokens);
-    struct pages pages = look_at_pages(keys, then, num_rows);
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;
         for (int64_t t = 0; t < keys->num_tokens; t += PANEL) {
             fill_panel(scratch, keys, head, t, head_size * 2, &ahead);
             dot_panel(to + t, from, query_stride, num_rows, scratch, num_words);
-            touch_pages(&pages, PANEL * head_size * 2);
         }
     }
 }
