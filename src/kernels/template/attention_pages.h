@@ -20,7 +20,6 @@ enum {
     PAGE_BYTES = 4096, /* the smallest pages */
     FIRST_PAGES = 4,
     LONG_PAGES = 16, /* adjacent ones; with 8 it is quicker to touch all at once */
-    PAGES_APART = 8, /* what the page table entries in a line translate */
 };
 
 /* Tokens are adjacent if no page lies between them. */
@@ -48,15 +47,24 @@ static __attribute__((noinline, aligned(64))) void touch_page(const char *page) 
     KEEP_ORDER();
 }
 
-/* Token `first` and those that are adjacent to it: by hops, then token by token. */
-static inline void enter_adjacent(struct pages *pages, int64_t first) {
+static inline const char *page_after(const char *page) {
+    return (const char *)(((uintptr_t)page & ~(uintptr_t)(PAGE_BYTES - 1)) + PAGE_BYTES);
+}
+
+/* The distance of `count` more tokens may be that of adjacent ones. */
+static inline bool may_be_adjacent(const struct pages *pages, int64_t t, int64_t count) {
     const int64_t *offsets = pages->tokens->offsets;
-    const int64_t last = pages->tokens->num_tokens - 1;
-    int64_t t = first;
-    for (int64_t hop = pages->hop; hop > 0; hop = hop > 1 ? 1 : 0) {
-        const int64_t most = hop * pages->bytes + PAGE_BYTES;
-        while (t + hop <= last && offsets[t + hop] >= offsets[t] &&
-               offsets[t + hop] - offsets[t] <= most)
+    return count > 0 && t + count < pages->tokens->num_tokens && offsets[t + count] >= offsets[t] &&
+           offsets[t + count] - offsets[t] <= count * pages->bytes + PAGE_BYTES;
+}
+
+/* Token `first` and those that are adjacent to it: as many as there were before, most likely, and more by hops of a
+ * page and shorter ones. */
+static inline void enter_adjacent(struct pages *pages, int64_t first) {
+    const int64_t before = pages->end - pages->first - 1;
+    int64_t t = may_be_adjacent(pages, first, before) ? first + before : first;
+    for (int64_t hop = pages->hop; hop > 0; hop /= 2) {
+        while (may_be_adjacent(pages, t, hop))
             t += hop;
     }
     pages->first = first;
@@ -95,7 +103,9 @@ static inline struct pages find_pages(const struct pkv_attention_tokens *tokens)
         pages.bytes += (tokens->num_heads - 1) * tokens->head_stride;
         pages.num_streams = 1;
     }
-    pages.hop = pages.bytes < PAGE_BYTES ? PAGE_BYTES / pages.bytes : 1;
+    const int64_t distance =
+        tokens->num_tokens > 1 ? tokens->offsets[1] - tokens->offsets[0] : PAGE_BYTES;
+    pages.hop = distance > 0 && distance < PAGE_BYTES ? PAGE_BYTES / distance : 1;
     enter_adjacent(&pages, 0);
     enter_stream(&pages);
     return pages;
@@ -108,23 +118,34 @@ static inline bool are_long(const struct pages *pages) {
 /* The first pages of all that are adjacent. Inlined always: gcc drops a function that only prefetches. */
 ALWAYS_INLINE void touch_first_pages(struct pages pages) {
     do {
-        for (int64_t at = 0; at < FIRST_PAGES * PAGE_BYTES && at < pages.page_end - pages.page;
-             at += PAGE_BYTES)
-            PREFETCH(pages.page + at);
+        for (int i = 0; i < FIRST_PAGES && pages.page < pages.page_end; i++) {
+            PREFETCH(pages.page);
+            pages.page = page_after(pages.page);
+        }
     } while (next_adjacent(&pages));
 }
 
 /* All pages, but no neighbours in turn: the processor would go on behind them, and page table entries in one line are
  * better waited for once. */
-ALWAYS_INLINE void touch_all_pages(const struct pages *pages) {
-    const struct pkv_attention_tokens *tokens = pages->tokens;
-    const int64_t apart = pages->hop * PAGES_APART;
-    for (int64_t stream = 0; stream < pages->num_streams; stream++) {
-        const char *base = tokens->base + stream * tokens->head_stride;
-        for (int64_t first = 0; first < apart; first += pages->hop) {
-            for (int64_t t = first; t < tokens->num_tokens; t += apart) {
-                for (int64_t at = 0; at < pages->bytes; at += PAGE_BYTES)
-                    PREFETCH(base + tokens->offsets[t] + at);
+ALWAYS_INLINE void touch_all_pages(struct pages pages) {
+    enum { AT_ONCE = 32 };
+    bool has_more = true;
+    while (has_more) {
+        const char *page[AT_ONCE], *end[AT_ONCE];
+        int count = 0;
+        do {
+            page[count] = pages.page;
+            end[count++] = pages.page_end;
+            has_more = next_adjacent(&pages);
+        } while (has_more && count < AT_ONCE);
+        for (int left = count; left > 0;) {
+            left = 0;
+            for (int i = 0; i < count; i++) {
+                if (page[i] >= end[i])
+                    continue;
+                PREFETCH(page[i]);
+                page[i] = page_after(page[i]);
+                left++;
             }
         }
     }
@@ -146,7 +167,7 @@ static inline struct pages look_at_pages(const struct pkv_attention_tokens *toke
     }
     const int64_t most_rows = then->is_for_dots ? 2 * TOUCH_ROWS : TOUCH_ROWS;
     if (num_rows <= most_rows || tokens->is_cached)
-        touch_all_pages(&pages);
+        touch_all_pages(pages);
     return none;
 }
 
@@ -156,8 +177,7 @@ static inline void touch_pages(struct pages *pages, int64_t bytes) {
         if (pages->tokens == NULL)
             return;
         touch_page(pages->page);
-        pages->page =
-            (const char *)(((uintptr_t)pages->page & ~(uintptr_t)(PAGE_BYTES - 1)) + PAGE_BYTES);
+        pages->page = page_after(pages->page);
         if (pages->page >= pages->page_end && !next_adjacent(pages))
             pages->tokens = NULL;
     }

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Which pages attention touches before it reads them: all that it needs, hardly any other, and those of long runs one
+ * after the other. What is touched has no effect on results, so it is recorded here instead of fetched. Addresses are
+ * numbers; nothing lies there.
+ */
+#include "check.h"
+#include "rng.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { MAX_TOUCHES = 1 << 18 };
+
+static uintptr_t touches[MAX_TOUCHES];
+static int64_t num_touches;
+
+static void record(uintptr_t address) {
+    assert_true(num_touches < MAX_TOUCHES);
+    touches[num_touches++] = address;
+}
+
+#define PREFETCH(p) record((uintptr_t)(p))
+enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
+#include "kernels/template/attention_pages.h"
+
+enum { MAX_TOKENS = 256, MAX_HEADS = 8 };
+
+struct place {
+    struct pkv_attention_tokens tokens;
+    int64_t offsets[MAX_TOKENS];
+};
+
+static uintptr_t page_of(uintptr_t address) {
+    return address / PAGE_BYTES;
+}
+
+/* Blocks anywhere but not over each other, rows of a block dense, or with something between the tokens. */
+static void place_blocks(struct place *place, struct test_rng *rng, int64_t block_size,
+                         int64_t num_tokens, bool heads_together) {
+    static const int64_t sizes[] = {64, 256, 512, 1152, 4096, 5000};
+    const int64_t row_bytes = sizes[test_rng_below(rng, 6)];
+    const int64_t num_heads = test_rng_between(rng, 1, MAX_HEADS);
+    const int64_t gap = test_rng_below(rng, 2) * 64;
+    const int64_t near = row_bytes + (heads_together ? 0 : gap);
+    const int64_t far = heads_together ? num_heads * near + gap : block_size * near;
+    const int64_t block_bytes = heads_together ? block_size * far : num_heads * far;
+    const int64_t num_blocks = (num_tokens + block_size - 1) / block_size;
+    int64_t order[MAX_TOKENS];
+    test_rng_permutation(rng, order, num_blocks);
+    for (int64_t t = 0; t < num_tokens; t++)
+        place->offsets[t] =
+            order[t / block_size] * (block_bytes + 16 * PAGE_BYTES) / PAGE_BYTES * PAGE_BYTES +
+            t % block_size * (heads_together ? far : near);
+    place->tokens = (struct pkv_attention_tokens){
+        .base = (const char *)(uintptr_t)0x200000000000,
+        .offsets = place->offsets,
+        .num_tokens = num_tokens,
+        .num_heads = num_heads,
+        .head_stride = heads_together ? near : far,
+        .row_bytes = row_bytes,
+        .heads_together = heads_together,
+    };
+}
+
+static int compare(const void *a, const void *b) {
+    const uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool is_touched(const uintptr_t *pages, int64_t count, uintptr_t page) {
+    return bsearch(&page, pages, (size_t)count, sizeof(page), compare) != NULL;
+}
+
+/* All pages of all rows, and none that is not next to one of them. */
+static void check_all(const struct place *place) {
+    static uintptr_t pages[MAX_TOUCHES], needed[MAX_TOKENS * MAX_HEADS * 3];
+    const struct pkv_attention_tokens *tokens = &place->tokens;
+    int64_t num_needed = 0;
+    for (int64_t i = 0; i < num_touches; i++)
+        pages[i] = page_of(touches[i]);
+    qsort(pages, (size_t)num_touches, sizeof(pages[0]), compare);
+    for (int64_t h = 0; h < tokens->num_heads; h++) {
+        for (int64_t t = 0; t < tokens->num_tokens; t++) {
+            const uintptr_t row =
+                (uintptr_t)tokens->base + (uintptr_t)(tokens->offsets[t] + h * tokens->head_stride);
+            const uintptr_t last = page_of(row + (uintptr_t)tokens->row_bytes - 1);
+            for (uintptr_t page = page_of(row); page <= last; page++)
+                needed[num_needed++] = page;
+        }
+    }
+    qsort(needed, (size_t)num_needed, sizeof(needed[0]), compare);
+    for (int64_t i = 0; i < num_needed; i++)
+        assert_true(is_touched(pages, num_touches, needed[i]));
+    for (int64_t i = 0; i < num_touches; i++) {
+        assert_true(is_touched(needed, num_needed, pages[i]) ||
+                    is_touched(needed, num_needed, pages[i] - 1) ||
+                    is_touched(needed, num_needed, pages[i] + 1));
+    }
+}
+
+static void test_long_runs(void **state) {
+    (void)state;
+    struct test_rng rng = test_rng_make(1);
+    static struct place place;
+    for (int n = 0; n < 400; n++) {
+        static const int64_t sizes[] = {128, 256, 48, 64};
+        const int64_t block_size = sizes[test_rng_below(&rng, 4)];
+        place_blocks(&place, &rng, block_size, test_rng_between(&rng, 1, MAX_TOKENS), n % 2 == 0);
+        const struct pkv_attention_tokens before = {.num_heads = 1};
+        num_touches = 0;
+        struct pages pages = look_at_pages(&before, &place.tokens, 1);
+        if (pages.tokens == NULL) {
+            check_all(&place);
+            continue;
+        }
+        const int64_t num_first = num_touches;
+        assert_true(num_first >= FIRST_PAGES);
+        touch_pages(&pages, PAGE_BYTES - 1);
+        assert_int_equal(num_touches, num_first);
+        touch_pages(&pages, 1);
+        assert_int_equal(num_touches, num_first + 4);
+        while (pages.tokens)
+            touch_pages(&pages, 3 * PAGE_BYTES);
+        int64_t num_steps = 0, num_turns = 0;
+        for (int64_t i = num_first; i < num_touches; i += 4) {
+            assert_true(touches[i] == touches[i + 3]);
+            if (i == num_first)
+                continue;
+            const bool goes_on = page_of(touches[i]) == page_of(touches[i - 4]) + 1;
+            num_steps += goes_on;
+            num_turns += !goes_on;
+        }
+        assert_true(num_steps >= num_turns * (LONG_PAGES - 2) || num_turns <= 2 * MAX_HEADS);
+        check_all(&place);
+    }
+}
+
+static void test_short_runs(void **state) {
+    (void)state;
+    struct test_rng rng = test_rng_make(2);
+    static struct place place;
+    for (int n = 0; n < 400; n++) {
+        place_blocks(&place, &rng, test_rng_between(&rng, 1, 16),
+                     test_rng_between(&rng, 1, MAX_TOKENS), n % 2 == 0);
+        const struct pkv_attention_tokens before = {.num_heads = 1};
+        num_touches = 0;
+        struct pages pages = look_at_pages(&before, &place.tokens, 4);
+        while (pages.tokens)
+            touch_pages(&pages, PAGE_BYTES);
+        check_all(&place);
+    }
+}
+
+static void test_nothing_to_touch(void **state) {
+    (void)state;
+    struct test_rng rng = test_rng_make(3);
+    static struct place place;
+    place_blocks(&place, &rng, 16, 32, true);
+    struct pkv_attention_tokens before = {.num_heads = 1};
+    num_touches = 0;
+    assert_null(look_at_pages(&before, NULL, 1).tokens);
+    assert_null(look_at_pages(&before, &place.tokens, NEAR_ROWS + 1).tokens);
+    place.tokens.is_cached = true;
+    assert_null(look_at_pages(&before, &place.tokens, 1).tokens);
+    assert_int_equal(num_touches, 0);
+    place.tokens.is_cached = false;
+    place.tokens.is_for_dots = true;
+    look_at_pages(&before, &place.tokens, 2 * TOUCH_ROWS);
+    assert_true(num_touches > 0);
+    num_touches = 0;
+    before.is_cached = true;
+    look_at_pages(&before, &place.tokens, NEAR_ROWS + 1);
+    assert_true(num_touches > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_short_runs),
+        cmocka_unit_test(test_nothing_to_touch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
