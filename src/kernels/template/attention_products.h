@@ -138,6 +138,7 @@ ALWAYS_INLINE int64_t word_after(int64_t word, int64_t quarter_words) {
             }                                                                                      \
             touch_pages(&pages, (step.end - step.first) * head_size * bytes);                      \
         } while (next_step(&step, keys));                                                          \
+        touch_rest(&pages);                                                                        \
     }
 
 DEFINE_SCORES(f32, 4)
@@ -424,6 +425,7 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
         else                                                                                         \
             add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead,    \
                                     &pages);                                                         \
+        touch_rest(&pages);                                                                          \
     }
 
 DEFINE_VALUES(f32, 4, leave_order)

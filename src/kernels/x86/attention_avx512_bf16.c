@@ -174,6 +174,7 @@ static void dot_lanes(float *scores, const float *query, int64_t query_stride, i
         }
         touch_pages(&pages, (step.end - step.first) * head_size * 2);
     } while (next_step(&step, keys));
+    touch_rest(&pages);
 }
 
 /* ---- query . key, many rows ---- */
@@ -374,6 +375,7 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
                            num_rows, values->base + head * values->head_stride, values->offsets,
                            values->num_tokens, head_size, scratch, ahead, &pages);
     }
+    touch_rest(&pages);
 }
 
 void pkv_attention_init_avx512_bf16(struct pkv_kernels *kernels) {

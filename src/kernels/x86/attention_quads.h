@@ -158,6 +158,7 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
             }                                                                                      \
             touch_pages(&pages, (step.end - step.first) * row_bytes);                              \
         } while (next_step(&step, keys));                                                          \
+        touch_rest(&pages);                                                                        \
         if (then)                                                                                  \
             ahead.line =                                                                           \
                 fetch_rows(&ahead, ahead.line, (lead - near) * then->num_heads * then->row_bytes); \
