@@ -12,7 +12,8 @@
 #endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Memory is read, written and fetched in the order of the source here: compilers like to put all fetching first. */
+/* Memory is read, written and fetched in the order of the source here, and what was read before is read again: compilers
+ * like to put all fetching first, and to keep more than there are registers. */
 #define KEEP_ORDER() __asm__ volatile("" ::: "memory")
 
 #endif

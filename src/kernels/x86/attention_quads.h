@@ -11,7 +11,7 @@
 
 #include "kernels/kernels.h"
 
-/* Of all products in AVX-512. Before float32 products of 8 rows touching the pages takes longer than meeting them. */
+/* Of all products in AVX-512. Before float32 products of 8 rows touching all pages at once takes longer than meeting them. */
 enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 
 #include "kernels/template/attention_panel.h"
@@ -81,12 +81,9 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
     }
 }
 
-/* The rows of a chunk are loaded again for its second half: compilers would keep them, for which there are no registers,
- * and the stores would take longer. */
-#define LOAD_AGAIN() __asm__ volatile("" ::: "memory")
-
 /* quad_scores_<type>: the queries of all heads, row after row, by quarter_row. madd(a, b, c) is c and the products of the
- * elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side by side.
+ * elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side by side. The rows of a chunk are loaded again
+ * for its second half: compilers would keep them, for which there are no registers, and the stores would take longer.
  *
  * Where heads lie together, keys are fetched a step ahead, not as far as the values that follow: so both find room in
  * the first cache, and are read 1.04 to 1.08 times as fast. What the values want fetched beyond that comes at the end. */
@@ -112,7 +109,7 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
                 fvec v[num_vectors][2];                                                            \
                 if (ahead)                                                                         \
                     FETCH(ahead, line, TOKENS *CHUNK_BYTES / 2);                                   \
-                LOAD_AGAIN();                                                                      \
+                KEEP_ORDER();                                                                      \
                 UNROLL for (int i = 0; i < num_vectors; i++)                                       \
                     load_words(words + 2 * i, rows + 4 * i, place, half == 1);                     \
                 UNROLL for (int word = 0; word < 2; word++) {                                      \

@@ -102,7 +102,7 @@ static inline float fvec_reduce_max(fvec v) {
     return _mm512_reduce_max_ps(v);
 }
 
-/* Largest error over all float32 1.47 * 2^-24. Instead of that of template/exp_negative.h it takes a quarter off the
+/* Largest error over all float32 1.46 * 2^-24. Instead of that of template/exp_negative.h it takes a quarter off the
  * softmax: x = n * ln 2 / 8 + r, |r| <= ln 2 / 16, needs two terms less, and a permutation finds the power
  * of 2 to n / 8 (a table of 16 has larger errors). n is in the lower bits of x * 8 / ln 2 + 1.5 * 2^23. What n adds to a
  * table entry below the exponent is taken away from the entry before. */
