@@ -161,67 +161,64 @@ typedef void load_values_fn(fvec *v, int num_vecs, const struct value_panel *val
 /* Sums of them to the order of the elements. */
 typedef void order_sums_fn(fvec *sums, int num_vecs);
 
-/* Sums of some rows over tokens [first, end) of a panel. They continue those in acc, or start if it says so; acc is in
- * the order of the elements once they end. */
+/* Sums of some rows of a head over tokens [first, end). They continue those in acc, or start if it says so; acc is in the
+ * order of the elements once they end. */
 struct value_sums {
-    float *acc; /* of the first row, at the panel */
+    float *acc; /* of the first row */
     int64_t acc_stride;
-    bool starts, ends;
-    bool are_far;         /* rows, from each other */
     const float *weights; /* of the first row */
     int64_t first, end;
+    bool starts, ends;
+    bool take_turns;   /* other heads' elements lie between those of neighbouring tokens */
+    int64_t num_heads; /* of as many rows each */
+    int64_t head_rows, head_stride; /* from one to the next: rows, and bytes of values */
 };
 
-/* Rows that are far from each other are loaded by as many instructions: where one loads them all, the processor takes
- * them for a series, translates and fetches what lies behind the block, and nobody wants it. In blocks of 16 tokens
- * that took a fifth longer. Where rows are adjacent, what lies behind comes next. */
-enum { FAR_TOKENS = 8 };
-
-static inline bool is_far(const struct pkv_attention_tokens *tokens) {
-    if (!tokens->heads_together || tokens->num_heads == 1)
-        return false;
-    const struct pages pages = find_pages(tokens);
-    return !are_long(&pages);
-}
-
-ALWAYS_INLINE void add_token(int rows, int num_vecs, fvec *sums, const struct value_sums *what,
+ALWAYS_INLINE void add_token(int rows, int num_vecs, fvec *sums, const float *weights,
                              const struct value_panel *values, load_values_fn *load, int64_t t) {
     fvec v[4];
     load(v, num_vecs, values, t);
     UNROLL for (int r = 0; r < rows; r++) {
-        const fvec w = fvec_set(what->weights[r * PKV_ATTENTION_TILE + t]);
+        const fvec w = fvec_set(weights[r * PKV_ATTENTION_TILE + t]);
         UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
             fvec_fma(w, v[i], sums[r * num_vecs + i]);
     }
 }
 
-/* num_loads tokens, 1 or, if there is anything ahead, FAR_TOKENS, are loaded by instructions of their own. step_bytes are
- * fetched a token. */
+/* Where heads take turns, so many tokens are loaded by as many instructions: where one loads them all, the processor
+ * takes them for a series, translates and fetches what lies behind the block, and nobody wants it. In blocks of 16
+ * tokens that took a fifth longer. */
+enum { TURN_LOADS = 8 };
+
+/* All vectors from element d of a head on, those of the panel. num_loads tokens, 1 or, if there is anything ahead,
+ * TURN_LOADS, are loaded by instructions of their own. step_bytes are fetched a token. */
 ALWAYS_INLINE void add_rows(int rows, int num_vecs, int num_loads, const struct value_sums *what,
-                            const struct value_panel *values, load_values_fn *load,
+                            int64_t d, struct value_panel values, load_values_fn *load,
                             order_sums_fn *order, struct ahead *ahead, int step_bytes) {
+    const int64_t acc_stride = what->acc_stride, end = what->end;
+    const float *const weights = what->weights;
+    float *const acc = what->acc + d;
     fvec sums[16];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++) sums[r * num_vecs + i] =
-            what->starts ? fvec_set(0.0f)
-                         : fvec_load(what->acc + r * what->acc_stride + i * FVEC_LANES);
+            what->starts ? fvec_set(0.0f) : fvec_load(acc + r * acc_stride + i * FVEC_LANES);
     }
     const char *line = ahead ? ahead->line : NULL;
     int64_t t = what->first;
-    for (; num_loads > 1 && t + num_loads <= what->end; t += num_loads) {
+    for (; num_loads > 1 && t + num_loads <= end; t += num_loads) {
         const char *lines =
-            take_lines(ahead, &line, num_loads * step_bytes, values->base + values->offsets[t]);
+            take_lines(ahead, &line, num_loads * step_bytes, values.base + values.offsets[t]);
         UNROLL for (int i = 0; i < num_loads; i++) {
             UNROLL for (int at = 0; at < step_bytes; at += ATTENTION_LINE_BYTES)
                 PREFETCH(lines + i * step_bytes + at);
-            add_token(rows, num_vecs, sums, what, values, load, t + i);
+            add_token(rows, num_vecs, sums, weights, &values, load, t + i);
             KEEP_ORDER();
         }
     }
-    for (; t < what->end; t++) {
+    for (; t < end; t++) {
         if (ahead)
             FETCH(ahead, line, step_bytes);
-        add_token(rows, num_vecs, sums, what, values, load, t);
+        add_token(rows, num_vecs, sums, weights, &values, load, t);
     }
     if (ahead)
         ahead->line = line;
@@ -229,7 +226,7 @@ ALWAYS_INLINE void add_rows(int rows, int num_vecs, int num_loads, const struct 
         order(sums, rows * num_vecs);
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < num_vecs; i++)
-            fvec_store(what->acc + r * what->acc_stride + i * FVEC_LANES, sums[r * num_vecs + i]);
+            fvec_store(acc + r * acc_stride + i * FVEC_LANES, sums[r * num_vecs + i]);
     }
 }
 
@@ -268,164 +265,161 @@ ALWAYS_INLINE void order_pairs(fvec *sums, int num_vecs) {
     UNROLL for (int i = 0; i < num_vecs; i += 2) fvec_zip(sums + i);
 }
 
-#define DEFINE_VALUES(type, bytes, order_rows)                                                       \
-    /* Tokens [first, end) of a panel as floats; elements beyond the head are 0. */                  \
-    static void convert_panel_##type(float *floats, const struct value_panel *values,                \
-                                     int64_t first, int64_t end, int64_t num_elements) {             \
-        for (int64_t t = first; t < end; t++) {                                                      \
-            const char *from = values->base + values->offsets[t];                                    \
-            for (int64_t i = 0; i < PANEL; i += FVEC_LANES) {                                        \
-                const int64_t left = num_elements - i;                                               \
-                const fvec v = left >= FVEC_LANES ? fvec_load_##type(from + i * bytes)               \
-                               : left > 0         ? fvec_load_##type##_part(from + i * bytes, left)  \
-                                                  : fvec_set(0.0f);                                          \
-                fvec_store(floats + t * PANEL + i, v);                                               \
-            }                                                                                        \
-        }                                                                                            \
-    }                                                                                                \
-                                                                                                     \
-    /* Sums that are finite are right. Others are added again without the tokens whose weight is   \
-     * 0: these may hold anything. */ \
-    static void mend_rows_##type(const struct value_sums *what, int64_t num_rows,                    \
-                                 const struct value_panel *values, int64_t head_size) {              \
-        if (all_finite(what->acc, what->acc_stride, num_rows, head_size))                            \
-            return;                                                                                  \
-        for (int64_t r = 0; r < num_rows; r++) {                                                     \
-            const float *weights = what->weights + r * PKV_ATTENTION_TILE;                           \
-            for (int64_t d = 0; d < head_size; d += FVEC_LANES) {                                    \
-                const int64_t left = head_size - d;                                                  \
-                fvec sum = fvec_set(0.0f);                                                           \
-                for (int64_t t = 0; t < what->end; t++) {                                            \
-                    const char *from = values->base + values->offsets[t] + d * bytes;                \
-                    if (weights[t] == 0)                                                             \
-                        continue;                                                                    \
-                    const fvec v = left < FVEC_LANES ? fvec_load_##type##_part(from, left)           \
-                                                     : fvec_load_##type(from);                       \
-                    sum = fvec_fma(fvec_set(weights[t]), v, sum);                                    \
-                }                                                                                    \
-                fvec_store(what->acc + r * what->acc_stride + d, sum);                               \
-            }                                                                                        \
-        }                                                                                            \
-    }                                                                                                \
-                                                                                                     \
-    /* Up to VALUE_ROWS rows of a head, all its elements. */                                         \
-    static void add_few_rows_##type(struct value_sums what, int rows, struct value_panel values,     \
-                                    int64_t head_size, struct ahead *ahead) {                        \
-        const int64_t whole = head_size / PANEL * PANEL;                                             \
-        float *const acc = what.acc;                                                                 \
-        const char *const base = values.base;                                                        \
-        const bool is_far = what.are_far && ahead;                                                   \
-        int64_t d = 0;                                                                               \
-        for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                      \
-            what.acc = acc + d;                                                                      \
-            values.base = base + d * bytes;                                                          \
-            if (is_far)                                                                              \
-                WITH_FEW_ROWS(rows, add_rows, 4, FAR_TOKENS, &what, &values, load_rows_##type,       \
-                              order_rows, ahead, 4 * FVEC_LANES * bytes)                             \
-            else                                                                                     \
-                WITH_FEW_ROWS(rows, add_rows, 4, 1, &what, &values, load_rows_##type, order_rows,    \
-                              ahead, 4 * FVEC_LANES * bytes)                                         \
-        }                                                                                            \
-        for (; d < whole; d += PANEL) {                                                              \
-            what.acc = acc + d;                                                                      \
-            values.base = base + d * bytes;                                                          \
-            if (is_far)                                                                              \
-                WITH_ROWS(rows, add_rows, 2, FAR_TOKENS, &what, &values, load_rows_##type,           \
-                          order_rows, ahead, 2 * FVEC_LANES * bytes)                                 \
-            else                                                                                     \
-                WITH_ROWS(rows, add_rows, 2, 1, &what, &values, load_rows_##type, order_rows,        \
-                          ahead, 2 * FVEC_LANES * bytes)                                             \
-        }                                                                                            \
-        for (; d < pkv_attention_padded(head_size); d += PANEL) {                                    \
-            what.acc = acc + d;                                                                      \
-            WITH_ROWS(rows, add_rows, 2, 1, &what, &values, load_floats, leave_order, NULL, 0)       \
-        }                                                                                            \
-    }                                                                                                \
-                                                                                                     \
-    /* Some tokens at a time, all elements of a head, so that memory is read in order. */            \
-    static void add_to_few_rows_##type(                                                              \
-        struct value_sums what, struct step step, int64_t num_rows, int64_t head_rows,               \
-        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                 \
-        struct ahead *ahead, struct pages *pages) {                                                  \
-        const int64_t whole = head_size / PANEL * PANEL;                                             \
-        const struct value_sums all = what;                                                          \
-        do {                                                                                         \
-            const char *base = tokens->base + step.head * tokens->head_stride;                       \
-            const struct value_panel values = {base, tokens->offsets, floats};                       \
-            const struct value_panel rest = {base + whole * bytes, tokens->offsets, NULL};           \
-            if (whole < head_size)                                                                   \
-                convert_panel_##type(floats, &rest, step.first, step.end, head_size - whole);        \
-            what.first = step.first;                                                                 \
-            what.end = step.end;                                                                     \
-            what.starts = step.first == 0;                                                           \
-            what.ends = step.end == tokens->num_tokens;                                              \
-            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                     \
-                const int64_t left = num_rows - r, row = step.head * head_rows + r;                  \
-                what.acc = all.acc + row * all.acc_stride;                                           \
-                what.weights = all.weights + row * PKV_ATTENTION_TILE;                               \
-                add_few_rows_##type(what, left < VALUE_ROWS ? (int)left : VALUE_ROWS, values,        \
-                                    head_size, r == 0 ? ahead : NULL);                               \
-            }                                                                                        \
-            if (step.end == tokens->num_tokens) {                                                    \
-                what.acc = all.acc + step.head * head_rows * all.acc_stride;                         \
-                what.weights = all.weights + step.head * head_rows * PKV_ATTENTION_TILE;             \
-                mend_rows_##type(&what, num_rows, &values, head_size);                               \
-            }                                                                                        \
-            touch_pages(pages, (step.end - step.first) * head_size * bytes);                         \
-        } while (next_step(&step, tokens));                                                          \
-    }                                                                                                \
-                                                                                                     \
-    /* A panel at a time, all tokens of a head: it becomes floats once for all rows. */              \
-    static void add_to_many_rows_##type(                                                             \
-        struct value_sums what, int64_t num_rows, int64_t head_rows,                                 \
-        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                 \
-        struct ahead *ahead, struct pages *pages) {                                                  \
-        const struct value_sums all = what;                                                          \
-        for (int64_t head = 0; head < tokens->num_heads; head++) {                                   \
-            const char *base = tokens->base + head * tokens->head_stride;                            \
-            for (int64_t d = 0; d < pkv_attention_padded(head_size); d += PANEL) {                   \
-                const struct value_panel values = {base + d * bytes, tokens->offsets, floats};       \
-                convert_panel_##type(floats, &values, 0, what.end, head_size - d);                   \
-                for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                 \
-                    const int64_t left = num_rows - r, row = head * head_rows + r;                   \
-                    const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                     \
-                    what.acc = all.acc + row * all.acc_stride + d;                                   \
-                    what.weights = all.weights + row * PKV_ATTENTION_TILE;                           \
-                    WITH_ROWS(rows, add_rows, 2, 1, &what, &values, load_floats, leave_order,        \
-                              r == 0 ? ahead : NULL, PANEL * bytes)                                  \
-                }                                                                                    \
-                touch_pages(pages, what.end *PANEL *bytes);                                          \
-            }                                                                                        \
-            const struct value_panel values = {base, tokens->offsets, NULL};                         \
-            what.acc = all.acc + head * head_rows * all.acc_stride;                                  \
-            what.weights = all.weights + head * head_rows * PKV_ATTENTION_TILE;                      \
-            mend_rows_##type(&what, num_rows, &values, head_size);                                   \
-        }                                                                                            \
-    }                                                                                                \
-                                                                                                     \
-    static void attention_values_##type(                                                             \
-        float *acc, int64_t acc_stride, const float *weights, int64_t num_rows, int64_t head_rows,   \
-        const struct pkv_attention_tokens *tokens, const struct pkv_attention_tokens *then,          \
-        int64_t head_size, float *scratch) {                                                         \
-        const struct value_sums all = {                                                              \
-            .acc = acc,                                                                              \
-            .acc_stride = acc_stride,                                                                \
-            .starts = true,                                                                          \
-            .ends = true,                                                                            \
-            .are_far = is_far(tokens),                                                               \
-            .weights = weights,                                                                      \
-            .end = tokens->num_tokens,                                                               \
-        };                                                                                           \
-        const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                      \
-        struct pages pages = look_at_pages(tokens, then, num_rows);                                  \
-        struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));             \
-        if (num_rows <= 2 * VALUE_ROWS)                                                              \
-            add_to_few_rows_##type(all, step, num_rows, head_rows, tokens, head_size, scratch,       \
-                                   &ahead, &pages);                                                  \
-        else                                                                                         \
-            add_to_many_rows_##type(all, num_rows, head_rows, tokens, head_size, scratch, &ahead,    \
-                                    &pages);                                                         \
-        touch_rest(&pages);                                                                          \
+#define DEFINE_VALUES(type, bytes, order_rows)                                                                      \
+    /* Tokens [first, end) of a panel as floats; elements beyond the head are 0. */                                 \
+    static void convert_panel_##type(float *floats, const struct value_panel *values,                               \
+                                     int64_t first, int64_t end, int64_t num_elements) {                            \
+        for (int64_t t = first; t < end; t++) {                                                                     \
+            const char *from = values->base + values->offsets[t];                                                   \
+            for (int64_t i = 0; i < PANEL; i += FVEC_LANES) {                                                       \
+                const int64_t left = num_elements - i;                                                              \
+                const fvec v = left >= FVEC_LANES ? fvec_load_##type(from + i * bytes)                              \
+                               : left > 0         ? fvec_load_##type##_part(from + i * bytes, left)                 \
+                                                  : fvec_set(0.0f);                                                         \
+                fvec_store(floats + t * PANEL + i, v);                                                              \
+            }                                                                                                       \
+        }                                                                                                           \
+    }                                                                                                               \
+                                                                                                                    \
+    /* Sums that are finite are right. Others are added again without the tokens whose weight is 0: these may hold\
+     * anything. */ \
+    static void mend_rows_##type(float *acc, int64_t acc_stride, const float *weights,                              \
+                                 int64_t num_rows, const char *base,                                                \
+                                 const struct pkv_attention_tokens *tokens, int64_t head_size) {                    \
+        if (all_finite(acc, acc_stride, num_rows, head_size))                                                       \
+            return;                                                                                                 \
+        for (int64_t r = 0; r < num_rows; r++, acc += acc_stride, weights += PKV_ATTENTION_TILE) {                  \
+            for (int64_t d = 0; d < head_size; d += FVEC_LANES) {                                                   \
+                const int64_t left = head_size - d;                                                                 \
+                fvec sum = fvec_set(0.0f);                                                                          \
+                for (int64_t t = 0; t < tokens->num_tokens; t++) {                                                  \
+                    const char *from = base + tokens->offsets[t] + d * bytes;                                       \
+                    if (weights[t] == 0)                                                                            \
+                        continue;                                                                                   \
+                    const fvec v = left < FVEC_LANES ? fvec_load_##type##_part(from, left)                          \
+                                                     : fvec_load_##type(from);                                      \
+                    sum = fvec_fma(fvec_set(weights[t]), v, sum);                                                   \
+                }                                                                                                   \
+                fvec_store(acc + d, sum);                                                                           \
+            }                                                                                                       \
+        }                                                                                                           \
+    }                                                                                                               \
+                                                                                                                    \
+    /* All elements of a head, for `rows` rows: a constant, so that what depends on it is chosen once. */           \
+    ALWAYS_INLINE void add_head_##type(int rows, const struct value_sums *what,                                     \
+                                       struct value_panel values, int64_t head_size,                                \
+                                       struct ahead *ahead) {                                                       \
+        const int64_t whole = head_size / PANEL * PANEL;                                                            \
+        const bool take_turns = what->take_turns && ahead;                                                          \
+        int64_t d = 0;                                                                                              \
+        for (; rows <= WIDE_ROWS && d + WIDE_PANEL <= whole; d += WIDE_PANEL) {                                     \
+            if (take_turns)                                                                                         \
+                add_rows(rows, 4, TURN_LOADS, what, d, values, load_rows_##type, order_rows,                        \
+                         ahead, WIDE_PANEL *bytes);                                                                 \
+            else                                                                                                    \
+                add_rows(rows, 4, 1, what, d, values, load_rows_##type, order_rows, ahead,                          \
+                         WIDE_PANEL *bytes);                                                                        \
+            values.base += WIDE_PANEL * bytes;                                                                      \
+        }                                                                                                           \
+        for (; d < whole; d += PANEL) {                                                                             \
+            if (take_turns)                                                                                         \
+                add_rows(rows, 2, TURN_LOADS, what, d, values, load_rows_##type, order_rows,                        \
+                         ahead, PANEL *bytes);                                                                      \
+            else                                                                                                    \
+                add_rows(rows, 2, 1, what, d, values, load_rows_##type, order_rows, ahead,                          \
+                         PANEL *bytes);                                                                             \
+            values.base += PANEL * bytes;                                                                           \
+        }                                                                                                           \
+        for (; d < pkv_attention_padded(head_size); d += PANEL)                                                     \
+            add_rows(rows, 2, 1, what, d, values, load_floats, leave_order, NULL, 0);                               \
+    }                                                                                                               \
+                                                                                                                    \
+    /* Up to VALUE_ROWS rows. */                                                                                    \
+    static void add_few_rows_##type(int rows, const struct value_sums *what,                                        \
+                                    const struct value_panel *values, int64_t head_size,                            \
+                                    struct ahead *ahead) {                                                          \
+        WITH_ROWS(rows, add_head_##type, what, *values, head_size, ahead)                                           \
+    }                                                                                                               \
+                                                                                                                    \
+    /* Some tokens at a time, all elements of a head, so that memory is read in order. */                           \
+    static void add_to_few_rows_##type(                                                                             \
+        const struct value_sums *all, struct step step, int64_t num_rows, int64_t head_rows,                        \
+        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                                \
+        struct ahead *ahead, struct pages *pages) {                                                                 \
+        const int64_t whole = head_size / PANEL * PANEL;                                                            \
+        struct value_sums what = *all;                                                                              \
+        do {                                                                                                        \
+            const char *base = tokens->base + step.head * tokens->head_stride;                                      \
+            const struct value_panel values = {base, tokens->offsets, floats};                                      \
+            const struct value_panel rest = {base + whole * bytes, tokens->offsets, NULL};                          \
+            if (whole < head_size)                                                                                  \
+                convert_panel_##type(floats, &rest, step.first, step.end, head_size - whole);                       \
+            what.first = step.first;                                                                                \
+            what.end = step.end;                                                                                    \
+            what.starts = step.first == 0;                                                                          \
+            what.ends = step.end == tokens->num_tokens;                                                             \
+            for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                                    \
+                const int64_t left = num_rows - r, row = step.head * head_rows + r;                                 \
+                what.acc = all->acc + row * all->acc_stride;                                                        \
+                what.weights = all->weights + row * PKV_ATTENTION_TILE;                                             \
+                add_few_rows_##type(left < VALUE_ROWS ? (int)left : VALUE_ROWS, &what, &values,                     \
+                                    head_size, r == 0 ? ahead : NULL);                                              \
+            }                                                                                                       \
+            touch_pages(pages, (step.end - step.first) * head_size * bytes);                                        \
+        } while (next_step(&step, tokens));                                                                         \
+    }                                                                                                               \
+                                                                                                                    \
+    /* A panel at a time, all tokens of a head: it becomes floats once for all rows. */                             \
+    static void add_to_many_rows_##type(                                                                            \
+        const struct value_sums *all, int64_t num_rows, int64_t head_rows,                                          \
+        const struct pkv_attention_tokens *tokens, int64_t head_size, float *floats,                                \
+        struct ahead *ahead, struct pages *pages) {                                                                 \
+        struct value_sums what = *all;                                                                              \
+        for (int64_t head = 0; head < tokens->num_heads; head++) {                                                  \
+            const char *base = tokens->base + head * tokens->head_stride;                                           \
+            for (int64_t d = 0; d < pkv_attention_padded(head_size); d += PANEL) {                                  \
+                const struct value_panel values = {base + d * bytes, tokens->offsets, floats};                      \
+                convert_panel_##type(floats, &values, 0, what.end, head_size - d);                                  \
+                for (int64_t r = 0; r < num_rows; r += VALUE_ROWS) {                                                \
+                    const int64_t left = num_rows - r, row = head * head_rows + r;                                  \
+                    const int rows = left < VALUE_ROWS ? (int)left : VALUE_ROWS;                                    \
+                    what.acc = all->acc + row * all->acc_stride;                                                    \
+                    what.weights = all->weights + row * PKV_ATTENTION_TILE;                                         \
+                    WITH_ROWS(rows, add_rows, 2, 1, &what, d, values, load_floats, leave_order,                     \
+                              r == 0 ? ahead : NULL, PANEL * bytes)                                                 \
+                }                                                                                                   \
+                touch_pages(pages, what.end *PANEL *bytes);                                                         \
+            }                                                                                                       \
+        }                                                                                                           \
+    }                                                                                                               \
+                                                                                                                    \
+    static void attention_values_##type(                                                                            \
+        float *acc, int64_t acc_stride, const float *weights, int64_t num_rows, int64_t head_rows,                  \
+        const struct pkv_attention_tokens *tokens, const struct pkv_attention_tokens *then,                         \
+        int64_t head_size, float *scratch) {                                                                        \
+        const struct value_sums all = {                                                                             \
+            .acc = acc,                                                                                             \
+            .acc_stride = acc_stride,                                                                               \
+            .weights = weights,                                                                                     \
+            .end = tokens->num_tokens,                                                                              \
+            .starts = true,                                                                                         \
+            .ends = true,                                                                                           \
+            .take_turns = tokens->heads_together && tokens->num_heads > 1,                                          \
+        };                                                                                                          \
+        const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);                                     \
+        struct pages pages = look_at_pages(tokens, then, num_rows);                                                 \
+        struct ahead ahead = look_ahead(tokens, then, lead_of(&step, tokens, num_rows));                            \
+        if (num_rows <= 2 * VALUE_ROWS)                                                                             \
+            add_to_few_rows_##type(&all, step, num_rows, head_rows, tokens, head_size, scratch,                     \
+                                   &ahead, &pages);                                                                 \
+        else                                                                                                        \
+            add_to_many_rows_##type(&all, num_rows, head_rows, tokens, head_size, scratch, &ahead,                  \
+                                    &pages);                                                                        \
+        touch_rest(&pages);                                                                                         \
+        for (int64_t head = 0; head < tokens->num_heads; head++)                                                    \
+            mend_rows_##type(acc + head * head_rows * acc_stride, acc_stride,                                       \
+                             weights + head * head_rows * PKV_ATTENTION_TILE, num_rows,                             \
+                             tokens->base + head * tokens->head_stride, tokens, head_size);                         \
     }
 
 DEFINE_VALUES(f32, 4, leave_order)
