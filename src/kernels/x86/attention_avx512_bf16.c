@@ -235,7 +235,7 @@ static void dot_panels(float *scores, const float *query, int64_t query_stride, 
                        int64_t head_rows, const struct pkv_attention_tokens *keys,
                        const struct pkv_attention_tokens *then, int64_t head_size, float *scratch) {
     const int64_t num_words = (head_size + 1) / 2;
-    struct ahead ahead = look_ahead(keys, then, num_ahead_of(keys));
+    struct ahead ahead = look_ahead(keys, then, whole_lead(keys));
     for (int64_t head = 0; head < keys->num_heads; head++) {
         const float *from = query + head * head_rows * query_stride;
         float *to = scores + head * head_rows * PKV_ATTENTION_TILE;

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The order in which attention reads the tokens of a tile, and the lines that it fetches meanwhile: every row once, those
+ * of a block before the next block, and fetched in the order in which they are read. What is fetched has no effect on
+ * results, so it is recorded here instead. Addresses are numbers; nothing lies there.
+ */
+#include "check.h"
+#include "rng.h"
+
+#include <stdbool.h>
+
+#include "attention_places.h"
+
+enum { MAX_LINES = 1 << 19 };
+
+static uintptr_t lines[MAX_LINES];
+static int64_t num_lines;
+
+static void record(uintptr_t address) {
+    assert_true(num_lines < MAX_LINES);
+    lines[num_lines++] = address;
+}
+
+#define PREFETCH(p) record((uintptr_t)(p))
+enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
+#include "kernels/template/attention_order.h"
+
+enum { MAX_ROWS = MAX_TOKENS * MAX_HEADS };
+
+/* Rows in some order. */
+struct rows {
+    int64_t count;
+    struct {
+        int64_t head, token;
+    } row[MAX_ROWS];
+};
+
+static uintptr_t address_of(const struct pkv_attention_tokens *tokens, int64_t head,
+                            int64_t token) {
+    return (uintptr_t)tokens->base +
+           (uintptr_t)(tokens->offsets[token] + head * tokens->head_stride);
+}
+
+static void read_all(struct rows *rows, const struct pkv_attention_tokens *tokens, int64_t apart,
+                     int64_t together) {
+    struct step step = first_step(tokens, apart, together);
+    rows->count = 0;
+    do {
+        assert_true(step.first < step.end && step.end - step.first <= step.width);
+        assert_true(step.end <= tokens->num_tokens && step.head < tokens->num_heads);
+        for (int64_t t = step.first; t < step.end; t++) {
+            assert_true(rows->count < MAX_ROWS);
+            rows->row[rows->count].head = step.head;
+            rows->row[rows->count++].token = t;
+        }
+    } while (next_step(&step, tokens));
+}
+
+/* Every row once, the tokens of a head in ascending order. */
+static void check_rows(const struct rows *rows, const struct pkv_attention_tokens *tokens) {
+    int64_t next[MAX_HEADS] = {0};
+    assert_int_equal(rows->count, tokens->num_heads * tokens->num_tokens);
+    for (int64_t i = 0; i < rows->count; i++)
+        assert_int_equal(rows->row[i].token, next[rows->row[i].head]++);
+}
+
+static void place_any(struct place *place, struct test_rng *rng, bool heads_together) {
+    static const int64_t sizes[] = {1, 5, 8, 16, 32, 48, 64, 100, 128, 256};
+    place_blocks(place, rng, sizes[test_rng_below(rng, 10)], test_rng_between(rng, 1, MAX_TOKENS),
+                 heads_together);
+}
+
+static void test_every_row_is_read_once(void **state) {
+    (void)state;
+    struct test_rng rng = test_rng_make(1);
+    static struct place place;
+    static struct rows rows;
+    for (int n = 0; n < 2000; n++) {
+        place_any(&place, &rng, n % 2 == 0);
+        read_all(&rows, &place.tokens, n % 3 == 0 ? 16 : STEP_APART, STEP_TOGETHER);
+        check_rows(&rows, &place.tokens);
+    }
+}
+
+/* Heads apart: where a head of a block has LONG_TURN_BYTES and more, a block is read before the next one, else a head. */
+static void test_blocks_are_read_in_order(void **state) {
+    (void)state;
+    static struct rows rows;
+    static int64_t offsets[MAX_TOKENS];
+    static const struct {
+        int64_t block_size, row_bytes;
+        bool has_turns;
+    } cases[] = {{128, 256, true}, {64, 256, true},  {32, 256, true},   {64, 128, true},
+                 {16, 256, false}, {32, 128, false}, {48, 1024, false}, {8, 4096, false}};
+    for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+        const int64_t block_size = cases[n].block_size, row_bytes = cases[n].row_bytes;
+        const int64_t num_blocks = (MAX_TOKENS + block_size - 1) / block_size;
+        for (int64_t t = 0; t < MAX_TOKENS; t++)
+            offsets[t] =
+                ((num_blocks - 1 - t / block_size) * MAX_HEADS * block_size + t % block_size) *
+                row_bytes;
+        const struct pkv_attention_tokens tokens = {
+            .base = (const char *)(uintptr_t)0x200000000000,
+            .offsets = offsets,
+            .num_tokens = MAX_TOKENS,
+            .num_heads = MAX_HEADS,
+            .head_stride = block_size * row_bytes,
+            .row_bytes = row_bytes,
+        };
+        int64_t num_steps_back = 0;
+        read_all(&rows, &tokens, STEP_APART, STEP_TOGETHER);
+        check_rows(&rows, &tokens);
+        for (int64_t i = 1; i < rows.count; i++)
+            num_steps_back += address_of(&tokens, rows.row[i].head, rows.row[i].token) !=
+                              address_of(&tokens, rows.row[i - 1].head, rows.row[i - 1].token) +
+                                  (uintptr_t)row_bytes;
+        assert_int_equal(num_steps_back,
+                         cases[n].has_turns ? num_blocks - 1 : num_blocks * MAX_HEADS - 1);
+    }
+}
+
+/* In the order of memory, tokens of heads that lie together come whole. */
+static void fetch_order(struct rows *rows, const struct pkv_attention_tokens *tokens) {
+    read_all(rows, tokens, 1, 1);
+}
+
+/* The lines of the rows from `first` on, in their order, from lines[*at] on. */
+static void check_fetched(const struct rows *rows, int64_t first,
+                          const struct pkv_attention_tokens *tokens, int64_t *at) {
+    for (int64_t i = first; i < rows->count; i++) {
+        const uintptr_t row = address_of(tokens, rows->row[i].head, rows->row[i].token);
+        const uintptr_t end = row + (uintptr_t)tokens->row_bytes;
+        for (uintptr_t line = row; line < end; line += ATTENTION_LINE_BYTES) {
+            assert_true(*at < num_lines);
+            assert_true(lines[*at] == line);
+            (*at)++;
+        }
+    }
+}
+
+static void test_rows_are_fetched_in_order(void **state) {
+    (void)state;
+    struct test_rng rng = test_rng_make(2);
+    static struct place place, next;
+    static struct rows rows;
+    for (int n = 0; n < 2000; n++) {
+        place_any(&place, &rng, n % 2 == 0);
+        place_any(&next, &rng, n % 4 < 2);
+        place.tokens.is_cached = n % 16 == 7;
+        if (place.tokens.row_bytes % ATTENTION_LINE_BYTES != 0 ||
+            next.tokens.row_bytes % ATTENTION_LINE_BYTES != 0)
+            continue; /* rows that share lines */
+        const struct pkv_attention_tokens *tokens = &place.tokens,
+                                          *then = n % 8 == 5 ? NULL : &next.tokens;
+        const struct step step = first_step(tokens, STEP_APART, STEP_TOGETHER);
+        const bool has_many_rows = n % 9 == 0;
+        const int64_t lead = lead_of(&step, tokens, has_many_rows ? NEAR_ROWS + 1 : 1);
+        assert_true(lead >= 1 && lead <= whole_lead(tokens));
+        if (has_many_rows || tokens->is_cached)
+            assert_int_equal(lead, whole_lead(tokens));
+        num_lines = 0;
+        struct ahead ahead = look_ahead(tokens, then, lead);
+        /* One line at a time, or a few. */
+        const int64_t bytes = ATTENTION_LINE_BYTES * test_rng_between(&rng, 1, 9);
+        const char *line = ahead.line;
+        for (int64_t left = INT64_C(1) << 26;
+             left > 0 && (line < ahead.end || ahead.tokens.num_heads); left -= bytes)
+            FETCH(&ahead, line, bytes);
+        int64_t at = 0;
+        fetch_order(&rows, tokens);
+        check_fetched(&rows, tokens->heads_together ? lead * tokens->num_heads : lead, tokens, &at);
+        if (then) {
+            fetch_order(&rows, then);
+            check_fetched(&rows, 0, then, &at);
+        }
+        assert_int_equal(at, num_lines);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_row_is_read_once),
+        cmocka_unit_test(test_blocks_are_read_in_order),
+        cmocka_unit_test(test_rows_are_fetched_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
