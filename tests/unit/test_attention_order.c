@@ -95,10 +95,10 @@ static void test_blocks_are_read_in_order(void **state) {
     for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
         const int64_t block_size = cases[n].block_size, row_bytes = cases[n].row_bytes;
         const int64_t num_blocks = (MAX_TOKENS + block_size - 1) / block_size;
+        /* One block behind the other, and a row between them. */
         for (int64_t t = 0; t < MAX_TOKENS; t++)
             offsets[t] =
-                ((num_blocks - 1 - t / block_size) * MAX_HEADS * block_size + t % block_size) *
-                row_bytes;
+                (t / block_size * (MAX_HEADS * block_size + 1) + t % block_size) * row_bytes;
         const struct pkv_attention_tokens tokens = {
             .base = (const char *)(uintptr_t)0x200000000000,
             .offsets = offsets,
