@@ -92,10 +92,7 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
 /* quad_scores_<type>: the queries of all heads, row after row, by quarter_row. madd(a, b, c) is c and the products of the
  * elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side by side. The rows of a chunk are loaded again
  * for its second half: compilers would keep them, for which there are no registers, and the stores would take longer.
- * Lines are fetched one at a time between the products: four at once took 1.03 times as long, thirty-two 1.25.
- *
- * Where heads lie together, keys are fetched a step ahead, not as far as the values that follow: so both find room in
- * the first cache, and are read 1.04 to 1.08 times as fast. What the values want fetched beyond that comes at the end. */
+ * Lines are fetched one at a time between the products: four at once took 1.03 times as long, thirty-two 1.25. */
 #define DEFINE_QUAD_SCORES(type, bytes, madd, num_vectors)                                         \
     ALWAYS_INLINE void quad_rows_##type(int num_rows, float *scores, const float *query,           \
                                         int64_t query_stride, const char *const *from,             \
@@ -150,10 +147,8 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
                                    const struct pkv_attention_tokens *then, int64_t row_bytes) {   \
         enum { TOKENS = 4 * num_vectors };                                                         \
         struct pages pages = look_at_pages(keys, then, num_rows);                                  \
-        struct step step = first_step(keys, STEP_APART, TOKENS);                                   \
-        const int64_t lead = lead_of(&step, keys, num_rows);                                       \
-        const int64_t near = keys->heads_together ? step.width : lead;                             \
-        struct ahead ahead = look_ahead(keys, then, near);                                         \
+        struct step step = first_step(keys, STEP_APART, STEP_TOGETHER);                            \
+        struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
             const float *query = queries + step.head * num_rows * query_stride;                    \
             float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;                       \
@@ -168,9 +163,6 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
             touch_pages(&pages, (step.end - step.first) * row_bytes);                              \
         } while (next_step(&step, keys));                                                          \
         touch_rest(&pages);                                                                        \
-        if (then)                                                                                  \
-            ahead.line =                                                                           \
-                fetch_rows(&ahead, ahead.line, (lead - near) * then->num_heads * then->row_bytes); \
     }
 
 #endif
