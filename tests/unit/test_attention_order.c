@@ -161,11 +161,13 @@ static void test_rows_are_fetched_in_order(void **state) {
         num_lines = 0;
         struct ahead ahead = look_ahead(tokens, then, lead);
         /* One line at a time, or a few. */
-        const int64_t bytes = ATTENTION_LINE_BYTES * test_rng_between(&rng, 1, 9);
         const char *line = ahead.line;
-        for (int64_t left = INT64_C(1) << 26;
-             left > 0 && (line < ahead.end || ahead.tokens.num_heads); left -= bytes)
-            FETCH(&ahead, line, bytes);
+        while (line < ahead.end || ahead.tokens.num_heads > 0) {
+            if (n % 3 == 0)
+                FETCH(&ahead, line, ATTENTION_LINE_BYTES);
+            else
+                FETCH(&ahead, line, 5 * ATTENTION_LINE_BYTES);
+        }
         int64_t at = 0;
         fetch_order(&rows, tokens);
         check_fetched(&rows, tokens->heads_together ? lead * tokens->num_heads : lead, tokens, &at);

@@ -78,7 +78,7 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
     return true;
 }
 
-/* Where heads lie apart: half of a first cache of 48 KiB. A third less or more is up to a tenth slower. */
+/* Where heads lie apart: half of a first cache of 48 KiB. A third less or more is up to a twentieth slower. */
 enum { LEAD_BYTES = 24576 };
 
 /* A lead is how far ahead of reading rows are fetched: in tokens where heads lie together, else in rows of a head. With

@@ -81,11 +81,13 @@ ALWAYS_INLINE void store_quads(int num_rows, int num_vectors, float *scores, con
     }
 }
 
-/* Part `part` of `num_parts` of some lines: all constants. */
+/* Those of some lines that fall to part `part` of `num_parts`: all constants. */
 ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int num_parts) {
-    UNROLL for (int i = part * num_lines / num_parts; i < (part + 1) * num_lines / num_parts; i++) {
-        PREFETCH(lines + i * ATTENTION_LINE_BYTES);
-        KEEP_ORDER();
+    UNROLL for (int i = 0; i < num_lines; i++) {
+        if (i * num_parts / num_lines == part) {
+            PREFETCH(lines + i * ATTENTION_LINE_BYTES);
+            KEEP_ORDER();
+        }
     }
 }
 
