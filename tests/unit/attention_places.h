@@ -8,8 +8,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "check.h"
 #include "kernels/kernels.h"
 #include "rng.h"
+
+enum { MAX_FETCHES = 1 << 19 };
+
+/* What was fetched since num_fetches was set to 0: addresses. */
+static uintptr_t fetches[MAX_FETCHES];
+static int64_t num_fetches;
+
+static inline void record(uintptr_t address) {
+    assert_true(num_fetches < MAX_FETCHES);
+    fetches[num_fetches++] = address;
+}
+
+/* What the templates ask for. */
+#define PREFETCH(p) record((uintptr_t)(p))
+enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 
 enum { MAX_TOKENS = 256, MAX_HEADS = 8, PLACE_ALIGNMENT = 4096 };
 
@@ -17,6 +33,12 @@ struct place {
     struct pkv_attention_tokens tokens;
     int64_t offsets[MAX_TOKENS];
 };
+
+static inline uintptr_t address_of(const struct pkv_attention_tokens *tokens, int64_t head,
+                                   int64_t token) {
+    return (uintptr_t)tokens->base +
+           (uintptr_t)(tokens->offsets[token] + head * tokens->head_stride);
+}
 
 /* Blocks anywhere but not over each other, rows of a block dense, or with something between the tokens. */
 static inline void place_blocks(struct place *place, struct test_rng *rng, int64_t block_size,

@@ -11,18 +11,6 @@
 
 #include "attention_places.h"
 
-enum { MAX_LINES = 1 << 19 };
-
-static uintptr_t lines[MAX_LINES];
-static int64_t num_lines;
-
-static void record(uintptr_t address) {
-    assert_true(num_lines < MAX_LINES);
-    lines[num_lines++] = address;
-}
-
-#define PREFETCH(p) record((uintptr_t)(p))
-enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 #include "kernels/template/attention_order.h"
 
 enum { MAX_ROWS = MAX_TOKENS * MAX_HEADS };
@@ -35,22 +23,16 @@ struct rows {
     } row[MAX_ROWS];
 };
 
-static uintptr_t address_of(const struct pkv_attention_tokens *tokens, int64_t head,
-                            int64_t token) {
-    return (uintptr_t)tokens->base +
-           (uintptr_t)(tokens->offsets[token] + head * tokens->head_stride);
-}
-
 static void read_all(struct rows *rows, const struct pkv_attention_tokens *tokens, int64_t apart,
                      int64_t together) {
     struct step step = first_step(tokens, apart, together);
     rows->count = 0;
     do {
         assert_true(step.first < step.end && step.end - step.first <= step.width);
-        assert_true(step.end <= tokens->num_tokens && step.head < tokens->num_heads);
+        assert_true(step.end <= tokens->num_tokens && step.turn.head < tokens->num_heads);
         for (int64_t t = step.first; t < step.end; t++) {
             assert_true(rows->count < MAX_ROWS);
-            rows->row[rows->count].head = step.head;
+            rows->row[rows->count].head = step.turn.head;
             rows->row[rows->count++].token = t;
         }
     } while (next_step(&step, tokens));
@@ -124,15 +106,15 @@ static void fetch_order(struct rows *rows, const struct pkv_attention_tokens *to
     read_all(rows, tokens, 1, 1);
 }
 
-/* The lines of the rows from `first` on, in their order, from lines[*at] on. */
+/* The lines of the rows from `first` on, in their order, from fetches[*at] on. */
 static void check_fetched(const struct rows *rows, int64_t first,
                           const struct pkv_attention_tokens *tokens, int64_t *at) {
     for (int64_t i = first; i < rows->count; i++) {
         const uintptr_t row = address_of(tokens, rows->row[i].head, rows->row[i].token);
         const uintptr_t end = row + (uintptr_t)tokens->row_bytes;
         for (uintptr_t line = row; line < end; line += ATTENTION_LINE_BYTES) {
-            assert_true(*at < num_lines);
-            assert_true(lines[*at] == line);
+            assert_true(*at < num_fetches);
+            assert_true(fetches[*at] == line);
             (*at)++;
         }
     }
@@ -143,7 +125,7 @@ static void test_rows_are_fetched_in_order(void **state) {
     struct test_rng rng = test_rng_make(2);
     static struct place place, next;
     static struct rows rows;
-    for (int n = 0; n < 2000; n++) {
+    for (int n = 0; n < 10000; n++) {
         place_any(&place, &rng, n % 2 == 0);
         place_any(&next, &rng, n % 4 < 2);
         place.tokens.is_cached = n % 16 == 7;
@@ -158,7 +140,7 @@ static void test_rows_are_fetched_in_order(void **state) {
         assert_true(lead >= 1 && lead <= whole_lead(tokens));
         if (has_many_rows || tokens->is_cached)
             assert_int_equal(lead, whole_lead(tokens));
-        num_lines = 0;
+        num_fetches = 0;
         struct ahead ahead = look_ahead(tokens, then, lead);
         /* One line at a time, or a few. */
         const char *line = ahead.line;
@@ -175,7 +157,7 @@ static void test_rows_are_fetched_in_order(void **state) {
             fetch_order(&rows, then);
             check_fetched(&rows, 0, then, &at);
         }
-        assert_int_equal(at, num_lines);
+        assert_int_equal(at, num_fetches);
     }
 }
 

@@ -13,11 +13,16 @@
 
 enum { ATTENTION_LINE_BYTES = 64 };
 
-/* Some tokens of a head. All heads of some tokens are read, head by head, before the next tokens have their turn. */
-struct step {
+/* Some tokens have their turn, and all heads of them are read, head by head, before the next ones have theirs. */
+struct turn {
     int64_t head, first, end;
-    int64_t width;          /* of a step, in tokens */
-    int64_t turn, turn_end; /* the tokens whose turn it is */
+};
+
+/* Some tokens of a head in its turn. */
+struct step {
+    struct turn turn;
+    int64_t first, end;
+    int64_t width; /* at most so many */
 };
 
 /* Tokens of a step, usually: where heads lie apart, and where they lie together and are read in turn. Then the tokens of
@@ -29,52 +34,64 @@ enum { STEP_APART = 32, STEP_TOGETHER = 16 };
  * turn begins at a multiple of TURN_TOKENS, up to which scores may be written. */
 enum { LONG_TURN_BYTES = 8192, TURN_TOKENS = 32 };
 
-/* Where the turn that begins at `turn` ends. */
-static inline int64_t end_of_turn(const struct pkv_attention_tokens *tokens, int64_t turn,
+/* Where the turn that begins at token `first` ends; width is that of heads together. */
+static inline int64_t end_of_turn(const struct pkv_attention_tokens *tokens, int64_t first,
                                   int64_t width) {
     const int64_t *offsets = tokens->offsets, num_tokens = tokens->num_tokens;
     if (tokens->heads_together)
-        return turn + width < num_tokens ? turn + width : num_tokens;
+        return first + width < num_tokens ? first + width : num_tokens;
     if (tokens->num_heads == 1)
         return num_tokens;
-    int64_t end = turn + 1;
+    int64_t end = first + 1;
     for (int64_t hop = PKV_ATTENTION_TILE / 2; hop > 0; hop /= 2) {
         if (end + hop <= num_tokens &&
             offsets[end + hop - 1] - offsets[end - 1] == hop * tokens->row_bytes)
             end += hop;
     }
     const bool is_turn =
-        end % TURN_TOKENS == 0 && (end - turn) * tokens->row_bytes >= LONG_TURN_BYTES;
+        end % TURN_TOKENS == 0 && (end - first) * tokens->row_bytes >= LONG_TURN_BYTES;
     return is_turn ? end : num_tokens;
 }
 
-static inline void set_end(struct step *step) {
-    const int64_t left = step->turn_end - step->first;
-    step->end = step->first + (left < step->width ? left : step->width);
+static inline struct turn first_turn(const struct pkv_attention_tokens *tokens, int64_t first,
+                                     int64_t width) {
+    return (struct turn){.first = first, .end = end_of_turn(tokens, first, width)};
+}
+
+/* The turn of the next head, or of the tokens behind. Returns false after the last. */
+static inline bool next_turn(struct turn *turn, const struct pkv_attention_tokens *tokens,
+                             int64_t width) {
+    if (++turn->head < tokens->num_heads)
+        return true;
+    if (turn->end == tokens->num_tokens)
+        return false;
+    *turn = first_turn(tokens, turn->end, width);
+    return true;
+}
+
+static inline void begin_step(struct step *step, int64_t first) {
+    const int64_t left = step->turn.end - first;
+    step->first = first;
+    step->end = first + (left < step->width ? left : step->width);
 }
 
 static inline struct step first_step(const struct pkv_attention_tokens *tokens, int64_t apart,
                                      int64_t together) {
     struct step step = {.width = tokens->heads_together ? together : apart};
-    step.turn_end = end_of_turn(tokens, 0, step.width);
-    set_end(&step);
+    step.turn = first_turn(tokens, 0, step.width);
+    begin_step(&step, 0);
     return step;
 }
 
 /* The step after *step in the order of memory. Returns false after the last. */
 static inline bool next_step(struct step *step, const struct pkv_attention_tokens *tokens) {
-    step->first += step->width;
-    if (step->first >= step->turn_end) {
-        if (++step->head == tokens->num_heads) {
-            if (step->turn_end >= tokens->num_tokens)
-                return false;
-            step->head = 0;
-            step->turn = step->turn_end;
-            step->turn_end = end_of_turn(tokens, step->turn, step->width);
-        }
-        step->first = step->turn;
+    int64_t first = step->end;
+    if (first == step->turn.end) {
+        if (!next_turn(&step->turn, tokens, step->width))
+            return false;
+        first = step->turn.first;
     }
-    set_end(step);
+    begin_step(step, first);
     return true;
 }
 
@@ -107,20 +124,9 @@ struct ahead {
     const char *line, *end;                  /* what is left of some adjacent rows */
     struct pkv_attention_tokens tokens;      /* num_heads 0: nothing is left */
     const struct pkv_attention_tokens *then; /* nullable: what is read after these */
-    int64_t token, head;                     /* the row behind the adjacent ones */
-    int64_t turn, turn_end;                  /* as in a step; one token where heads lie together */
+    struct turn turn;                        /* of one token where heads lie together */
+    int64_t token;                           /* of the turn, behind the adjacent ones */
 };
-
-static inline void next_head(struct ahead *ahead) {
-    const struct pkv_attention_tokens *tokens = &ahead->tokens;
-    if (++ahead->head == tokens->num_heads) {
-        ahead->head = 0;
-        ahead->turn = ahead->turn_end;
-        if (ahead->turn < tokens->num_tokens)
-            ahead->turn_end = end_of_turn(tokens, ahead->turn, 1);
-    }
-    ahead->token = ahead->turn;
-}
 
 /* Begins `lead` behind the first row. */
 static inline void look_at(struct ahead *ahead, const struct pkv_attention_tokens *tokens,
@@ -135,13 +141,11 @@ static inline void look_at(struct ahead *ahead, const struct pkv_attention_token
         ahead->tokens.num_heads = 1;
         ahead->tokens.heads_together = false;
     }
-    ahead->head = 0;
-    ahead->turn = tokens->heads_together ? lead : 0;
-    ahead->turn_end = end_of_turn(&ahead->tokens, ahead->turn, 1);
+    ahead->turn = first_turn(&ahead->tokens, tokens->heads_together ? lead : 0, 1);
     int64_t rows = tokens->heads_together ? 0 : lead;
-    for (; rows >= ahead->turn_end - ahead->turn; next_head(ahead))
-        rows -= ahead->turn_end - ahead->turn;
-    ahead->token = ahead->turn + rows;
+    for (; rows >= ahead->turn.end - ahead->turn.first; next_turn(&ahead->turn, &ahead->tokens, 1))
+        rows -= ahead->turn.end - ahead->turn.first;
+    ahead->token = ahead->turn.first + rows;
 }
 
 /* Rows that are looked at in one go. */
@@ -151,17 +155,18 @@ enum { MAX_ADJACENT = 32 };
 static inline void next_rows(struct ahead *ahead) {
     const struct pkv_attention_tokens *tokens = &ahead->tokens;
     int64_t end = tokens->offsets[ahead->token] + tokens->row_bytes;
-    const char *head = tokens->base + ahead->head * tokens->head_stride;
+    const char *head = tokens->base + ahead->turn.head * tokens->head_stride;
     ahead->line = head + end - tokens->row_bytes;
     int64_t t = ahead->token + 1;
-    const int64_t limit = t + MAX_ADJACENT < ahead->turn_end ? t + MAX_ADJACENT : ahead->turn_end;
+    const int64_t limit = t + MAX_ADJACENT < ahead->turn.end ? t + MAX_ADJACENT : ahead->turn.end;
     for (; t < limit && tokens->offsets[t] == end; t++)
         end += tokens->row_bytes;
-    ahead->token = t;
-    if (t == ahead->turn_end)
-        next_head(ahead);
     ahead->end = head + end;
-    if (ahead->token == tokens->num_tokens) {
+    if (t < ahead->turn.end) {
+        ahead->token = t;
+    } else if (next_turn(&ahead->turn, tokens, 1)) {
+        ahead->token = ahead->turn.first;
+    } else {
         look_at(ahead, ahead->then, 0);
         ahead->then = NULL;
     }

@@ -166,11 +166,12 @@ static void dot_lanes(float *scores, const float *query, int64_t query_stride, i
     struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));
     struct pages pages = look_at_pages(keys, then, num_rows);
     do {
-        float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;
+        float *to = scores + step.turn.head * head_rows * PKV_ATTENTION_TILE;
         for (int64_t t = step.first; t < step.end; t += LANE_TOKENS) {
             const char *rows[LANE_TOKENS];
-            find_rows(rows, LANE_TOKENS, keys, step.head, t);
-            dot_tokens(to + t, num_rows, scratch + step.head * panel, rows, head_size * 2, &ahead);
+            find_rows(rows, LANE_TOKENS, keys, step.turn.head, t);
+            dot_tokens(to + t, num_rows, scratch + step.turn.head * panel, rows, head_size * 2,
+                       &ahead);
         }
         touch_pages(&pages, (step.end - step.first) * head_size * 2);
     } while (next_step(&step, keys));

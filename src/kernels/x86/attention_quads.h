@@ -11,7 +11,8 @@
 
 #include "kernels/kernels.h"
 
-/* Of all products in AVX-512. Before float32 products of 8 rows touching all pages at once takes longer than meeting them. */
+/* Of all products in AVX-512. Before float32 products of 8 rows touching all pages at once takes longer than meeting
+ * them. */
 enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 
 #include "kernels/template/attention_panel.h"
@@ -94,7 +95,8 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
 /* quad_scores_<type>: the queries of all heads, row after row, by quarter_row. madd(a, b, c) is c and the products of the
  * elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side by side. The rows of a chunk are loaded again
  * for its second half: compilers would keep them, for which there are no registers, and the stores would take longer.
- * Lines are fetched one at a time between the products: four at once took 1.03 times as long, thirty-two 1.25. */
+ * Lines are fetched one at a time between the products: four at once took 1.03 times as long, thirty-two 1.25. Where
+ * nothing is ahead, what is read itself is named, and is there. */
 #define DEFINE_QUAD_SCORES(type, bytes, madd, num_vectors)                                         \
     ALWAYS_INLINE void quad_rows_##type(int num_rows, float *scores, const float *query,           \
                                         int64_t query_stride, const char *const *from,             \
@@ -152,11 +154,11 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
         struct step step = first_step(keys, STEP_APART, STEP_TOGETHER);                            \
         struct ahead ahead = look_ahead(keys, then, lead_of(&step, keys, num_rows));               \
         do {                                                                                       \
-            const float *query = queries + step.head * num_rows * query_stride;                    \
-            float *to = scores + step.head * head_rows * PKV_ATTENTION_TILE;                       \
+            const float *query = queries + step.turn.head * num_rows * query_stride;               \
+            float *to = scores + step.turn.head * head_rows * PKV_ATTENTION_TILE;                  \
             for (int64_t t = step.first; t < step.end; t += TOKENS) {                              \
                 const char *from[TOKENS];                                                          \
-                find_rows(from, TOKENS, keys, step.head, t);                                       \
+                find_rows(from, TOKENS, keys, step.turn.head, t);                                  \
                 for (int64_t r = 0; r < num_rows; r += QUAD_ROWS)                                  \
                     WITH_FEW_ROWS(num_rows - r, quad_rows_##type, to + r * PKV_ATTENTION_TILE + t, \
                                   query + r * query_stride, query_stride, from, row_bytes,         \
