@@ -8,7 +8,7 @@ set -euo pipefail
 base=(gcc make cmake ninja-build pkg-config libc6-dev libxxhash-dev libcmocka-dev
       libjansson-dev)
 long=(g++ clang libclang-rt-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-      libdlpack-dev libpthreadpool-dev python3 python3-numpy)
+      libdlpack-dev libpthreadpool-dev python3 python3-numpy python3-torch)
 
 case "${1:-base}" in
 base) wanted=("${base[@]}") ;;

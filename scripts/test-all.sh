@@ -45,10 +45,12 @@ stage_nehalem() {
 
 # Each oracle is a Python program that runs the tool in PAGEDKV and compares: 0 ok, 1 failed, 77 skipped.
 stage_oracle() {
-    local python='' candidate script passed=0 failed=0 skipped=0
+    local python='' modules candidate script passed=0 failed=0 skipped=0
     [ -d tests/oracle ] || { reason='there is no tests/oracle'; return 77; }
-    for candidate in python3 /usr/bin/python3; do
-        "$candidate" -c 'import numpy' 2>/dev/null && python=$candidate && break
+    for modules in 'numpy, torch' numpy; do
+        for candidate in python3 /usr/bin/python3; do
+            "$candidate" -c "import $modules" 2>/dev/null && python=$candidate && break 2
+        done
     done
     [ -n "$python" ] || { reason='no python3 with numpy'; return 77; }
     scripts/build.sh release || { note oracle 0 1 0; return 1; }

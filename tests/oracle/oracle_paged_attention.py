@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NumPy in double precision, and PyTorch where it is installed, as oracles for paged attention, through the tool."""
+"""NumPy and, where it is installed, PyTorch in double precision as oracles for paged attention, through the tool."""
 
 import sys
 
@@ -69,15 +69,17 @@ def attention(s, value, sinks):
     return np.einsum("hnl,lhd->nhd", weights / np.where(total > 0, total, 1), value), lse
 
 
-def torch_attention(query, key, value, bias, scale):
-    """The same without cap and sinks by PyTorch's own operator; rows that see nothing are taken as zeros."""
+def torch_attention(query, key, value, bias, scale, softcap, sinks):
+    """attention(scores(...)) by PyTorch's batched products, softmax and logsumexp, in double precision."""
     group = query.shape[1] // key.shape[1]
     q, k, v = (torch.from_numpy(x.transpose(1, 0, 2).copy()) for x in (query, key, value))
-    out = torch.nn.functional.scaled_dot_product_attention(
-        q, k.repeat_interleave(group, 0), v.repeat_interleave(group, 0),
-        attn_mask=torch.from_numpy(bias), scale=scale).numpy()
-    out[np.isneginf(bias).all(axis=2)] = 0
-    return out.transpose(1, 0, 2)
+    k, v = (x.repeat_interleave(group, 0) for x in (k, v))
+    s = torch.bmm(q, k.mT) * scale
+    s = (softcap * torch.tanh(s / softcap) if softcap else s) + torch.from_numpy(bias)
+    if sinks is not None:
+        s = torch.cat([s, torch.from_numpy(sinks).double()[:, None, None].expand(-1, s.shape[1], 1)], 2)
+    weights = torch.softmax(s, 2).nan_to_num(0)
+    return torch.bmm(weights[..., :v.shape[1]], v).transpose(0, 1).numpy(), torch.logsumexp(s, 2).T.numpy()
 
 
 def bias_of(heads, queries, length, causal, left, right, slopes, mask):
@@ -180,11 +182,12 @@ for case in range(80):
         q = decode(qdtype, query[part])
         wanted, lse = attention(scores(q, key, bias, scale, softcap), value, sinks)
         check(f"case {case}, sequence {b}: out", got[part], wanted, ROUNDING[qdtype], 2e-5)
-        check(f"case {case}, sequence {b}: lse", out["lse"][part].astype(float),
-              lse / np.log(2) if base == "2" else lse, ROUNDING["F32"], 1e-5)
-        if torch is not None and not softcap and sinks is None and queries[b] > 0:
-            check(f"case {case}, sequence {b}: PyTorch", got[part], torch_attention(q, key, value, bias, scale),
-                  ROUNDING[qdtype], 2e-5)
+        got_lse = out["lse"][part].astype(float) * (np.log(2) if base == "2" else 1)
+        check(f"case {case}, sequence {b}: lse", got_lse, lse, ROUNDING["F32"], 1e-5)
+        if torch is not None and queries[b] > 0:
+            wanted, lse = torch_attention(q, key, value, bias, scale, softcap, sinks)
+            check(f"case {case}, sequence {b}: out by PyTorch", got[part], wanted, ROUNDING[qdtype], 2e-5)
+            check(f"case {case}, sequence {b}: lse by PyTorch", got_lse, lse, ROUNDING["F32"], 1e-5)
             checked_by_torch += 1
 
 for case in range(20):
