@@ -162,12 +162,11 @@ static void copy_columns_cached(char *dst, const struct pkv_column *columns, int
         }
         int64_t column = 0;
         for (int64_t j = 0; j < num_columns; column += columns[j++].bytes) {
-            const int64_t num_lines = columns[j].bytes / LINE_BYTES;
-            const int64_t whole = num_lines * LINE_BYTES;
+            const int64_t whole = columns[j].bytes / LINE_BYTES * LINE_BYTES;
             for (int64_t i = first; i < end; i++) {
                 char *to = dst + places[i].dst_offset + column;
                 const char *from = columns[j].src + places[i].row * columns[j].src_stride;
-                copy_lines(to, from, num_lines);
+                copy_lines(to, from, whole);
                 if (whole < columns[j].bytes)
                     copy_short(to + whole, from + whole, columns[j].bytes - whole);
             }
