@@ -56,7 +56,7 @@ enum pkv_status {
     PKV_STATUS_UNSUPPORTED = -50, /* valid, but this operator cannot do it */
 
     /* State */
-    PKV_STATUS_BAD_STATE = -70, /* called before what must come first */
+    PKV_STATUS_BAD_STATE = -70,    /* called before what must come first */
     PKV_STATUS_STALE_HANDLE = -71, /* a block or sequence that was given back, or is another's */
 
     /* Overflow */

@@ -25,8 +25,9 @@ struct pkv_dtype_info {
 };
 extern const struct pkv_dtype_info pkv_dtypes[PKV_NUM_DTYPES];
 
-/* pkv_tensor_resolve on a copy of the axes that there are, reported as `where` says; axes of one element get the stride 0.
- * tensor is nullable: NULL_ARGUMENT. */
+/* The checks of pkv_tensor_resolve, reported as `where` says, and a copy of the axes that there are, with strides that
+ * can be multiplied by any index: those of resolve, but 0 where a stride of the caller's own is never used. tensor is
+ * nullable: NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 const struct pkv_where *where);
 

@@ -11,8 +11,7 @@
 struct pkv_vector {
     const void *data; /* NULL: absent */
     int32_t dtype;    /* I16, I32 or I64 */
-    int32_t reserved;
-    int64_t stride; /* in elements */
+    int64_t stride;   /* in elements */
     int64_t count;
 };
 

@@ -4,6 +4,8 @@
  */
 #include "check.h"
 
+#include "geometry/tensor.h"
+
 static struct pkv_error error = {.struct_size = sizeof(error)};
 static float storage[64];
 
@@ -127,6 +129,45 @@ static void resolve_refuses(void **state) {
     tensor.strides[0] = INT64_MAX / 4;
     tensor.strides[1] = 1;
     CHECK_REFUSED(pkv_tensor_resolve(&tensor, &error), &error, PKV_STATUS_OVERFLOW);
+}
+
+/* 2^61 bytes are the most, and what is repeated counts as often as it is repeated. */
+static void resolve_refuses_sizes_that_do_not_fit(void **state) {
+    struct pkv_tensor tensor = tensor_of(1, (int64_t[]){INT64_C(1) << 59});
+
+    (void)state;
+    CHECK_OK(pkv_tensor_resolve(&tensor, &error), &error);
+    tensor = tensor_of(1, (int64_t[]){(INT64_C(1) << 59) + 1});
+    CHECK_REFUSED(pkv_tensor_resolve(&tensor, &error), &error, PKV_STATUS_OVERFLOW);
+    tensor = tensor_of(2, (int64_t[]){INT64_C(1) << 58, 3});
+    tensor.strides[1] = 1;
+    CHECK_REFUSED(pkv_tensor_resolve(&tensor, &error), &error, PKV_STATUS_OVERFLOW);
+    tensor.shape[1] = 2;
+    CHECK_OK(pkv_tensor_resolve(&tensor, &error), &error);
+}
+
+/* Whoever reads a tensor may multiply its strides by any index: those that no element needs become 0. */
+static void read_leaves_out_strides_that_are_not_used(void **state) {
+    const struct pkv_where where = {"function", "argument", &error};
+    struct pkv_tensor tensor = tensor_of(3, (int64_t[]){1, 2, 1});
+    struct pkv_tensor read;
+
+    (void)state;
+    tensor.strides[0] = INT64_MAX;
+    tensor.strides[1] = 5;
+    tensor.strides[2] = INT64_MAX - 1;
+    CHECK_OK(pkv_tensor_read(&read, &tensor, &where), &error);
+    assert_int_equal(read.strides[0], 0);
+    assert_int_equal(read.strides[1], 5);
+    assert_int_equal(read.strides[2], 0);
+    tensor.shape[1] = 0;
+    CHECK_OK(pkv_tensor_read(&read, &tensor, &where), &error);
+    assert_int_equal(read.strides[1], 0);
+    CHECK_OK(pkv_tensor_resolve(&tensor, &error), &error);
+    assert_int_equal(tensor.strides[0], INT64_MAX);
+    tensor.shape[1] = -1;
+    CHECK_REFUSED(pkv_tensor_read(&read, &tensor, &where), &error, PKV_STATUS_SHAPE);
+    assert_string_equal(error.argument, "argument");
 }
 
 static void make_keeps_a_bad_rank_for_the_refusal(void **state) {
@@ -277,6 +318,8 @@ int main(void) {
         cmocka_unit_test(own_strides_stay),
         cmocka_unit_test(empty_tensors_need_no_data),
         cmocka_unit_test(resolve_refuses),
+        cmocka_unit_test(resolve_refuses_sizes_that_do_not_fit),
+        cmocka_unit_test(read_leaves_out_strides_that_are_not_used),
         cmocka_unit_test(make_keeps_a_bad_rank_for_the_refusal),
         cmocka_unit_test(a_view_points_into_its_base),
         cmocka_unit_test(a_tail_keeps_its_shape_and_loses_validity),
