@@ -180,13 +180,10 @@ void pkv_cache_part_split_heads(struct pkv_cache_part *part, int64_t num_heads) 
     part->fragment_stride_bytes = part->fragment_bytes;
 }
 
-enum pkv_status pkv_cache_check(const struct pkv_cache *cache, const char *function,
-                                const char *argument, struct pkv_error *error) {
-    if (cache->struct_size != sizeof(*cache) || cache->block_size < 1 || cache->num_blocks < 1 ||
-        cache->key.data == NULL)
-        return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, argument, PKV_ERROR_NONE,
-                             PKV_ERROR_NONE, PKV_ERROR_NONE, "must be filled by pkv_cache_init");
-    return PKV_STATUS_OK;
+enum pkv_status pkv_cache_refuse(const char *function, const char *argument,
+                                 struct pkv_error *error) {
+    return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, argument, PKV_ERROR_NONE,
+                         PKV_ERROR_NONE, PKV_ERROR_NONE, "must be filled by pkv_cache_init");
 }
 
 struct pkv_strided pkv_cache_part_row_bytes(const struct pkv_cache_part *part, int64_t row) {
@@ -204,15 +201,6 @@ struct pkv_strided pkv_cache_part_bytes(const struct pkv_cache_part *part, int64
     pkv_strided_add(&set, block_size, part->token_stride_bytes);
     pkv_strided_add(&set, num_blocks, part->block_stride_bytes);
     return set;
-}
-
-bool pkv_cache_part_is_like(const struct pkv_cache_part *a, const struct pkv_cache_part *b) {
-    return a->dtype == b->dtype && a->layout == b->layout && a->num_heads == b->num_heads &&
-           a->head_size == b->head_size && a->block_stride_bytes == b->block_stride_bytes &&
-           a->token_stride_bytes == b->token_stride_bytes &&
-           a->head_stride_bytes == b->head_stride_bytes &&
-           a->fragment_stride_bytes == b->fragment_stride_bytes &&
-           a->fragment_bytes == b->fragment_bytes;
 }
 
 static enum pkv_status check_options(const struct pkv_cache_options *options, const char *function,

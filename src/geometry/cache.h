@@ -24,8 +24,14 @@ void pkv_cache_part_adopt_heads(struct pkv_cache_part *part, const struct pkv_ca
 void pkv_cache_part_split_heads(struct pkv_cache_part *part, int64_t num_heads);
 
 /* Refuses a struct that pkv_cache_init has not filled. */
-enum pkv_status pkv_cache_check(const struct pkv_cache *cache, const char *function,
-                                const char *argument, struct pkv_error *error);
+enum pkv_status pkv_cache_refuse(const char *function, const char *argument,
+                                 struct pkv_error *error);
+static inline enum pkv_status pkv_cache_check(const struct pkv_cache *cache, const char *function,
+                                              const char *argument, struct pkv_error *error) {
+    const bool is_filled = cache->struct_size == sizeof(*cache) && cache->block_size >= 1 &&
+                           cache->num_blocks >= 1 && cache->key.data != NULL;
+    return is_filled ? PKV_STATUS_OK : pkv_cache_refuse(function, argument, error);
+}
 
 /* All bytes of a part, and those of the row at byte offset `row`. */
 struct pkv_strided pkv_cache_part_bytes(const struct pkv_cache_part *part, int64_t num_blocks,
@@ -33,7 +39,16 @@ struct pkv_strided pkv_cache_part_bytes(const struct pkv_cache_part *part, int64
 struct pkv_strided pkv_cache_part_row_bytes(const struct pkv_cache_part *part, int64_t row);
 
 /* Same formula, whatever the data. */
-bool pkv_cache_part_is_like(const struct pkv_cache_part *a, const struct pkv_cache_part *b);
+static inline bool pkv_cache_part_is_like(const struct pkv_cache_part *a,
+                                          const struct pkv_cache_part *b) {
+    /* Without a branch for each: they are alike as good as always. */
+    return ((a->dtype ^ b->dtype) | (a->layout ^ b->layout) | (a->num_heads ^ b->num_heads) |
+            (a->head_size ^ b->head_size) | (a->block_stride_bytes ^ b->block_stride_bytes) |
+            (a->token_stride_bytes ^ b->token_stride_bytes) |
+            (a->head_stride_bytes ^ b->head_stride_bytes) |
+            (a->fragment_stride_bytes ^ b->fragment_stride_bytes) |
+            (a->fragment_bytes ^ b->fragment_bytes)) == 0;
+}
 
 /* The rows of all slots are in equal steps, across block ends too. */
 static inline bool pkv_cache_part_is_flat(const struct pkv_cache_part *part, int64_t block_size) {

@@ -81,4 +81,24 @@ static inline void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct p
     }
 }
 
+/* pkv_copy_nest_init from the rows of a resolved tensor to those of a part; rows of adjacent bytes on both sides, the
+ * usual ones, need no shapes. */
+static inline void pkv_copy_nest_to_part(struct pkv_copy_nest *nest,
+                                         const struct pkv_cache_part *part,
+                                         const struct pkv_tensor *rows) {
+    const bool source_is_dense = (rows->shape[2] == 1 || rows->strides[2] == 1) &&
+                                 (rows->shape[1] == 1 || rows->strides[1] == rows->shape[2]);
+    const bool part_is_dense =
+        part->num_heads * part->fragment_bytes == part->row_bytes &&
+        (part->num_heads == 1 || part->head_stride_bytes == part->fragment_bytes);
+    if (source_is_dense && part_is_dense) {
+        nest->num_levels = 0;
+        nest->piece_bytes = part->row_bytes;
+    } else {
+        const struct pkv_row_shape to = pkv_row_shape_of_part(part);
+        const struct pkv_row_shape from = pkv_row_shape_of_tensor(rows);
+        pkv_copy_nest_divide(nest, &to, &from);
+    }
+}
+
 #endif

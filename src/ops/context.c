@@ -21,10 +21,8 @@ const char *pkv_run_mode_name(int32_t run_mode) {
     }
 }
 
-enum pkv_status pkv_context_finish(struct pkv_context *context, enum pkv_status status,
-                                   const struct pkv_error *facts, struct pkv_error *error) {
-    if (status == PKV_STATUS_OK)
-        return status;
+enum pkv_status pkv_context_refuse(struct pkv_context *context, const struct pkv_error *facts,
+                                   struct pkv_error *error) {
     if (context)
         context->last_error = *facts;
     return pkv_error_forward(error, facts, facts->function, NULL);

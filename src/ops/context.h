@@ -26,8 +26,14 @@ enum pkv_status pkv_context_reserve(struct pkv_context *context, size_t bytes, c
 
 /* Ends a public function that worked on *facts: records a refusal in the context (nullable) and hands it to
  * the caller. Returns status. */
-enum pkv_status pkv_context_finish(struct pkv_context *context, enum pkv_status status,
-                                   const struct pkv_error *facts, struct pkv_error *error);
+enum pkv_status pkv_context_refuse(struct pkv_context *context, const struct pkv_error *facts,
+                                   struct pkv_error *error);
+static inline enum pkv_status pkv_context_finish(struct pkv_context *context,
+                                                 enum pkv_status status,
+                                                 const struct pkv_error *facts,
+                                                 struct pkv_error *error) {
+    return status == PKV_STATUS_OK ? status : pkv_context_refuse(context, facts, error);
+}
 
 /* The refusal of a NULL argument, as the beginning of most public functions. */
 enum pkv_status pkv_refuse_null(const char *function, const char *argument,

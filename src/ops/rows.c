@@ -104,11 +104,6 @@ const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_
     }
 }
 
-int64_t pkv_rows_num_parts(uint64_t bytes, int32_t num_threads) {
-    const uint64_t worth = bytes / PKV_PART_BYTES;
-    return worth < 1 ? 1 : worth < (uint64_t)num_threads ? (int64_t)worth : num_threads;
-}
-
 void pkv_rows_share(int64_t total, int64_t part, int64_t num_parts, int64_t *first, int64_t *end) {
     const int64_t each = total / num_parts, rest = total % num_parts;
     *first = part * each + (part < rest ? part : rest);

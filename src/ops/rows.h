@@ -31,7 +31,10 @@ const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_
 #define PKV_PART_BYTES UINT64_C(524288)
 
 /* Into how many parts to divide work that writes `bytes` bytes. */
-int64_t pkv_rows_num_parts(uint64_t bytes, int32_t num_threads);
+static inline int64_t pkv_rows_num_parts(uint64_t bytes, int32_t num_threads) {
+    const uint64_t worth = bytes / PKV_PART_BYTES;
+    return worth < 1 ? 1 : worth < (uint64_t)num_threads ? (int64_t)worth : num_threads;
+}
 
 /* The share of part `part` of `total` items: [*first, *end). */
 void pkv_rows_share(int64_t total, int64_t part, int64_t num_parts, int64_t *first, int64_t *end);

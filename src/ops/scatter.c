@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The scatter itself: select the tokens of a part, join neighbours to runs, move the rows. The public forms
+ * The scatter itself: select the tokens of a part, join neighbours to spans, move the rows. The public forms
  * of it are in scatter_plan.c, scatter_pa_kv_cache.c and scatter_update.c.
  */
 #include "ops/scatter.h"
@@ -14,7 +14,7 @@
  * a fifth when the rows are not in cache. Measured, doc/performance.md. */
 enum { MAX_CACHED_BYTES = 65536 };
 
-/* Tokens selected at a time: their slots and runs take 10 KiB of stack and stay in the first-level cache
+/* Tokens selected at a time: their slots and spans take 20 KiB of stack and stay in the first-level cache
  * between the pass over keys and the pass over values. */
 enum { CHUNK_TOKENS = 512 };
 
@@ -42,6 +42,15 @@ enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char 
     return PKV_STATUS_OK;
 }
 
+static struct pkv_range range_of(const void *data, int64_t span_bytes) {
+    const int64_t first = (int64_t)(uintptr_t)data;
+    return (struct pkv_range){first, first + span_bytes};
+}
+
+static bool ranges_meet(struct pkv_range a, struct pkv_range b) {
+    return a.first < b.end && b.first < a.end;
+}
+
 void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context *context,
                           const struct pkv_step *step, int32_t run_mode, int32_t store_policy,
                           const char *function) {
@@ -51,7 +60,8 @@ void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context 
     job->run_mode = run_mode;
     job->store_policy = store_policy;
     job->num_sides = 0;
-    job->is_flat = true;
+    job->row_bytes = 0;
+    job->written = (struct pkv_range){INT64_MAX, INT64_MIN};
 }
 
 static enum pkv_status check_source(const struct pkv_scatter_job *job,
@@ -83,6 +93,41 @@ struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job) {
     return &job->sides[job->num_sides].source;
 }
 
+/* Bytes from the first to behind the last element of [num_tokens, num_heads, head_size]. */
+static int64_t source_span(const struct pkv_tensor *source, int64_t element_bytes) {
+    const int64_t last = (source->shape[0] - 1) * source->strides[0] +
+                         (source->shape[1] - 1) * source->strides[1] +
+                         (source->shape[2] - 1) * source->strides[2];
+    return source->shape[0] == 0 ? 0 : (last + 1) * element_bytes;
+}
+
+enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
+                                           const struct pkv_cache_part *part,
+                                           const char *source_name, struct pkv_error *error) {
+    struct pkv_scatter_side *side = &job->sides[job->num_sides];
+    const struct pkv_tensor *source = &side->source;
+    side->part = part;
+    side->source_name = source_name;
+    const enum pkv_status status = check_source(job, side, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    const struct pkv_range written = range_of(part->data, part->span_bytes);
+    side->read = range_of(source->data, source_span(source, part->element_bytes));
+    side->mover.kernels = job->kernels;
+    side->mover.dst = part->data;
+    side->mover.src = source->data;
+    side->mover.dst_row_stride = part->token_stride_bytes;
+    side->mover.src_row_stride = source->strides[0] * part->element_bytes;
+    pkv_copy_nest_to_part(&side->mover.nest, part, source);
+    side->next_column = -1;
+    side->is_later_column = false;
+    job->row_bytes += (uint64_t)part->row_bytes;
+    job->written.first = written.first < job->written.first ? written.first : job->written.first;
+    job->written.end = written.end > job->written.end ? written.end : job->written.end;
+    job->num_sides++;
+    return PKV_STATUS_OK;
+}
+
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
                                     struct pkv_error *error) {
@@ -91,56 +136,6 @@ enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pk
                         &(struct pkv_where){job->function, source_name, error});
     return status == PKV_STATUS_OK ? pkv_scatter_job_add_source(job, part, source_name, error)
                                    : status;
-}
-
-enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
-                                           const struct pkv_cache_part *part,
-                                           const char *source_name, struct pkv_error *error) {
-    struct pkv_scatter_side *side = &job->sides[job->num_sides];
-    side->part = part;
-    side->source_name = source_name;
-    const enum pkv_status status = check_source(job, side, error);
-    if (status != PKV_STATUS_OK)
-        return status;
-    const struct pkv_row_shape to = pkv_row_shape_of_part(part);
-    const struct pkv_row_shape from = pkv_row_shape_of_tensor(&side->source);
-    side->mover.kernels = job->kernels;
-    side->mover.dst = part->data;
-    side->mover.src = side->source.data;
-    side->mover.dst_row_stride = part->token_stride_bytes;
-    side->mover.src_row_stride = side->source.strides[0] * part->element_bytes;
-    pkv_copy_nest_init(&side->mover.nest, &to, &from);
-    side->next_column = -1;
-    side->is_later_column = false;
-    job->is_flat = job->is_flat && pkv_cache_part_is_flat(part, job->step->block_size);
-    job->num_sides++;
-    return PKV_STATUS_OK;
-}
-
-/* Addresses from the first byte to behind the last one. */
-struct range {
-    int64_t first, end;
-};
-
-static struct range range_of(const void *data, int64_t span_bytes) {
-    const int64_t first = (int64_t)(uintptr_t)data;
-    return (struct range){first, first + span_bytes};
-}
-
-static bool ranges_meet(struct range a, struct range b) {
-    return a.first < b.end && b.first < a.end;
-}
-
-/* All that may be written, and what lies between. */
-static struct range written_range(const struct pkv_scatter_job *job) {
-    struct range all = {INT64_MAX, INT64_MIN};
-    for (int32_t i = 0; i < job->num_sides; i++) {
-        const struct pkv_cache_part *part = job->sides[i].part;
-        const struct range range = range_of(part->data, part->span_bytes);
-        all.first = range.first < all.first ? range.first : all.first;
-        all.end = range.end > all.end ? range.end : all.end;
-    }
-    return all;
 }
 
 /* Only rows that are written matter. */
@@ -164,7 +159,7 @@ static enum pkv_status check_rows(const struct pkv_scatter_job *job,
 }
 
 /* What is read lies among the caches. */
-static enum pkv_status check_read(const struct pkv_scatter_job *job, struct range range,
+static enum pkv_status check_read(const struct pkv_scatter_job *job, struct pkv_range range,
                                   const struct pkv_strided *read, const char *name,
                                   struct pkv_error *error) {
     for (int32_t i = 0; i < job->num_sides; i++) {
@@ -181,19 +176,17 @@ static enum pkv_status check_read(const struct pkv_scatter_job *job, struct rang
 static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const char *slots_name,
                                      struct pkv_error *error) {
     const struct pkv_vector *slots = &job->step->slots;
-    const struct range written = written_range(job);
-    const struct range slots_range = range_of(slots->data, pkv_vector_span(slots));
+    const struct pkv_range slots_range = range_of(slots->data, pkv_vector_span(slots));
     enum pkv_status status = PKV_STATUS_OK;
-    if (ranges_meet(written, slots_range)) {
+    if (ranges_meet(job->written, slots_range)) {
         const struct pkv_strided read = pkv_vector_bytes(slots);
         status = check_read(job, slots_range, &read, slots_name, error);
     }
     for (int32_t i = 0; i < job->num_sides && status == PKV_STATUS_OK; i++) {
         const struct pkv_scatter_side *side = &job->sides[i];
-        const struct range source = range_of(side->source.data, pkv_tensor_span(&side->source));
-        if (ranges_meet(written, source)) {
+        if (ranges_meet(job->written, side->read)) {
             const struct pkv_strided read = pkv_strided_from_tensor(&side->source);
-            status = check_read(job, source, &read, side->source_name, error);
+            status = check_read(job, side->read, &read, side->source_name, error);
         }
     }
     return status;
@@ -201,10 +194,7 @@ static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const ch
 
 /* The count is that of elements in memory or of one repeated row; a wrapped product only picks a policy. */
 static uint64_t job_bytes(const struct pkv_scatter_job *job) {
-    uint64_t row_bytes = 0;
-    for (int32_t i = 0; i < job->num_sides; i++)
-        row_bytes += (uint64_t)job->sides[i].part->row_bytes;
-    return row_bytes * (uint64_t)job->step->slots.count;
+    return job->row_bytes * (uint64_t)job->step->slots.count;
 }
 
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
@@ -215,33 +205,31 @@ enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *
     return check_overlap(job, slots_name, error);
 }
 
-static int64_t join_runs(const struct pkv_scatter_job *job, const int64_t *slots,
-                         const int64_t *tokens, int64_t count, struct pkv_slot_run *runs) {
-    int64_t num_runs = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const bool joins = i > 0 && slots[i] == slots[i - 1] + 1 &&
-                           tokens[i] == tokens[i - 1] + 1 &&
-                           (job->is_flat || slots[i] % job->step->block_size != 0);
-        if (joins)
-            runs[num_runs - 1].num_tokens++;
-        else
-            runs[num_runs++] = (struct pkv_slot_run){slots[i], tokens[i], 1};
-    }
-    return num_runs;
-}
-
-static void locate_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
-                        const struct pkv_scatter_side *side, const struct pkv_slot_run *runs,
-                        int64_t num_runs) {
-    /* A copy that nothing else points to: which form the offsets have is decided once, not for each of them. */
-    const struct pkv_cache_part part = *side->part;
+/* Rows that go on evenly on both sides are one span: a contiguous source, and slots that go on by one, up to a block
+ * end unless the cache goes on evenly there too, when all of it counts as one block. */
+static int64_t place_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
+                          const struct pkv_scatter_side *side, const int64_t *slots,
+                          const int64_t *tokens, int64_t count) {
+    const struct pkv_cache_part *part = side->part;
     const int64_t block_size = job->step->block_size, src_stride = side->mover.src_row_stride;
-    for (int64_t i = 0; i < num_runs; i++)
-        spans[i] = (struct pkv_span){
-            .dst_offset = pkv_cache_part_offset(&part, block_size, runs[i].slot),
-            .src_offset = runs[i].token * src_stride,
-            .num_rows = runs[i].num_tokens,
-        };
+    const int64_t block_stride = part->block_stride_bytes, row_stride = part->token_stride_bytes;
+    const bool is_flat = pkv_cache_part_is_flat(part, block_size);
+    struct pkv_span *end = spans;
+    int64_t next_slot = -1, next_token = -1, last_block = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t slot = slots[i], token = tokens[i];
+        const int64_t block = is_flat ? 0 : slot / block_size;
+        if (slot == next_slot && token == next_token && block == last_block)
+            end[-1].num_rows++;
+        else
+            *end++ =
+                (struct pkv_span){block * block_stride + (slot - block * block_size) * row_stride,
+                                  token * src_stride, 1};
+        next_slot = slot + 1;
+        next_token = token + 1;
+        last_block = block;
+    }
+    return end - spans;
 }
 
 /* Rows of the same tokens are at the same offsets. */
@@ -251,22 +239,23 @@ static bool steps_alike(const struct pkv_scatter_side *a, const struct pkv_scatt
            a->mover.src_row_stride == b->mover.src_row_stride;
 }
 
-static void move_sides(const struct pkv_scatter_job *job, const struct pkv_slot_run *runs,
-                       int64_t num_runs) {
+static void move_sides(const struct pkv_scatter_job *job, const int64_t *slots,
+                       const int64_t *tokens, int64_t count) {
     struct pkv_span spans[CHUNK_TOKENS];
-    const struct pkv_scatter_side *located = NULL;
+    int64_t num_spans = 0;
+    const struct pkv_scatter_side *placed = NULL;
     for (int32_t i = 0; i < job->num_sides; i++) {
         const struct pkv_scatter_side *side = &job->sides[i];
         if (side->is_later_column)
             continue;
         if (side->next_column >= 0) {
-            pkv_scatter_move_columns(job, side, runs, num_runs);
+            pkv_scatter_move_columns(job, side, slots, tokens, count);
             continue;
         }
-        if (located == NULL || !steps_alike(located, side))
-            locate_rows(spans, job, side, runs, num_runs);
-        located = side;
-        pkv_rows_move(&side->mover, spans, num_runs);
+        if (placed == NULL || !steps_alike(placed, side))
+            num_spans = place_rows(spans, job, side, slots, tokens, count);
+        placed = side;
+        pkv_rows_move(&side->mover, spans, num_spans);
     }
 }
 
@@ -275,7 +264,6 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
     const struct pkv_slot_part range = pkv_step_slot_part(job->step, part, num_parts);
     pkv_select_slots_fn *select = job->kernels->select_slots[pkv_step_slot_type(job->step)];
     int64_t chosen_slots[CHUNK_TOKENS], chosen_tokens[CHUNK_TOKENS];
-    struct pkv_slot_run runs[CHUNK_TOKENS];
     int64_t chosen = 0;
     for (int64_t first = range.first_token; first < range.end_token;) {
         /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a time. */
@@ -287,8 +275,7 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
         first += count;
         if (chosen < CHUNK_TOKENS / 2 && first < range.end_token)
             continue;
-        const int64_t num_runs = join_runs(job, chosen_slots, chosen_tokens, chosen, runs);
-        move_sides(job, runs, num_runs);
+        move_sides(job, chosen_slots, chosen_tokens, chosen);
         chosen = 0;
     }
 }

@@ -12,9 +12,15 @@
 #include "ops/rows.h"
 #include "ops/step.h"
 
+/* Addresses from the first byte to behind the last one. */
+struct pkv_range {
+    int64_t first, end;
+};
+
 struct pkv_scatter_side {
     const struct pkv_cache_part *part;
     struct pkv_tensor source; /* [num_tokens, num_heads, head_size], resolved */
+    struct pkv_range read;    /* that of the source */
     const char *source_name;
     struct pkv_row_mover mover;
     int32_t next_column;  /* the side whose rows lie right behind these in one packed row, or -1 */
@@ -31,16 +37,9 @@ struct pkv_scatter_job {
     int32_t run_mode;
     int32_t store_policy;
     int32_t num_sides;
-    /* Rows of neighbouring slots are in equal steps across block ends, on every side. */
-    bool is_flat;
+    uint64_t row_bytes;       /* of a token, all sides together */
+    struct pkv_range written; /* all that may be, and what lies between */
     struct pkv_scatter_side sides[PKV_SCATTER_MAX_SIDES];
-};
-
-/* Tokens and slots that both go on by one, up to a block end unless rows go on evenly there too. */
-struct pkv_slot_run {
-    int64_t slot;
-    int64_t token;
-    int64_t num_tokens;
 };
 
 /* An empty job for a set step. */
@@ -67,10 +66,10 @@ enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *
 /* Joins sides that are neighbouring columns of a packed row, so that each row is written at once. */
 void pkv_scatter_join_columns(struct pkv_scatter_job *job);
 
-/* Moves the rows of joined columns, of which `first` is the first. */
+/* Moves the rows of joined columns, of which `first` is the first: tokens[i] to slots[i]. */
 void pkv_scatter_move_columns(const struct pkv_scatter_job *job,
-                              const struct pkv_scatter_side *first,
-                              const struct pkv_slot_run *slot_runs, int64_t num_runs);
+                              const struct pkv_scatter_side *first, const int64_t *slots,
+                              const int64_t *tokens, int64_t count);
 
 /* Does the work: all of it on the executor, or one part on this thread. */
 enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,

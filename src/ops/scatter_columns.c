@@ -27,8 +27,8 @@ void pkv_scatter_join_columns(struct pkv_scatter_job *job) {
 enum { MAX_PLACES = 128 };
 
 void pkv_scatter_move_columns(const struct pkv_scatter_job *job,
-                              const struct pkv_scatter_side *first, const struct pkv_slot_run *runs,
-                              int64_t num_runs) {
+                              const struct pkv_scatter_side *first, const int64_t *slots,
+                              const int64_t *tokens, int64_t count) {
     struct pkv_column columns[PKV_SCATTER_MAX_SIDES];
     struct pkv_packed_place places[MAX_PLACES];
     int64_t num_columns = 0, num_places = 0;
@@ -41,16 +41,12 @@ void pkv_scatter_move_columns(const struct pkv_scatter_job *job,
         side = &job->sides[side->next_column];
     }
     pkv_copy_columns_fn *copy = job->kernels->copy_columns[first->mover.kind];
-    for (int64_t i = 0; i < num_runs; i++) {
-        const int64_t dst = pkv_cache_part_offset(first->part, job->step->block_size, runs[i].slot);
-        for (int64_t row = 0; row < runs[i].num_tokens; row++) {
-            places[num_places++] = (struct pkv_packed_place){
-                dst + row * first->part->token_stride_bytes, runs[i].token + row};
-            if (num_places == MAX_PLACES) {
-                copy(first->part->data, columns, num_columns, places, num_places);
-                num_places = 0;
-            }
+    for (int64_t i = 0; i < count; i++) {
+        places[num_places++] = (struct pkv_packed_place){
+            pkv_cache_part_offset(first->part, job->step->block_size, slots[i]), tokens[i]};
+        if (num_places == MAX_PLACES || i == count - 1) {
+            copy(first->part->data, columns, num_columns, places, num_places);
+            num_places = 0;
         }
     }
-    copy(first->part->data, columns, num_columns, places, num_places);
 }

@@ -111,13 +111,14 @@ static void sort_samples(int64_t *samples, int32_t count) {
     }
 }
 
-/* One sample for each 16 tokens: a small step is not worth a finer division. */
+/* A small step is not worth a finer division. */
+enum { TOKENS_PER_SAMPLE = 16 };
+
 static void take_samples(struct pkv_step *step) {
     const int64_t count = step->slots.count;
-    int64_t wanted = count / 16;
+    int64_t wanted = count / TOKENS_PER_SAMPLE;
     if (wanted > PKV_STEP_MAX_SAMPLES)
         wanted = PKV_STEP_MAX_SAMPLES;
-    step->num_samples = 0;
     for (int64_t i = 0; i < wanted; i++) {
         /* i * count / wanted without the product, which may not fit. */
         const int64_t token = i * (count / wanted) + i * (count % wanted) / wanted;
@@ -162,6 +163,7 @@ enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_ker
     const int64_t num_slots = step->num_blocks * step->block_size;
     step->has_slots = true;
     step->duplicates = duplicates;
+    step->num_samples = 0;
     const int64_t bad = kernels->check_slots[pkv_step_slot_type(step)](slots->data, slots->stride,
                                                                        slots->count, num_slots);
     if (bad < slots->count)
@@ -176,7 +178,7 @@ enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_ker
                                  PKV_ERROR_NONE,
                                  "must not name a slot that an earlier token names");
     }
-    if (duplicates == PKV_DUPLICATES_LAST_WINS)
+    if (duplicates == PKV_DUPLICATES_LAST_WINS && slots->count >= TOKENS_PER_SAMPLE)
         take_samples(step);
     return PKV_STATUS_OK;
 }

@@ -450,6 +450,35 @@ static void sources_in_the_other_cache(void **state) {
     }
 }
 
+/* Only the last piece of a source lies in the cache that comes behind it: its last row, or its last head. */
+static void the_end_of_a_source_in_the_cache(void **state) {
+    uint16_t storage[4 + 8 * 4] = {0};
+    int64_t slots[2] = {5, 3};
+    struct pkv_tensor cache =
+        pkv_tensor_make(storage + 4, PKV_DTYPE_F16, 4, (int64_t[]){2, 4, 2, 2});
+
+    (void)state;
+    for (int axis = 0; axis < 3; axis++) {
+        for (int64_t row = 0; row < 8; row++) {
+            const int64_t tokens = axis == 0 ? 2 : 1;
+            struct pkv_tensor key =
+                pkv_tensor_make(storage, PKV_DTYPE_F16, 3, (int64_t[]){tokens, 2, 2});
+            struct pkv_tensor mapping =
+                pkv_tensor_make(slots, PKV_DTYPE_I64, 1, (int64_t[]){tokens});
+            const int meets = row == slots[0] || (axis == 0 && row == slots[1]);
+            enum pkv_status status;
+
+            key.strides[0] = 4;
+            key.strides[1] = 2;
+            key.strides[2] = 1;
+            key.strides[axis] = 4 + row * 4;
+            status = pkv_scatter_pa_kv_cache(contexts.all[0], &key, &cache, &mapping, NULL, NULL,
+                                             NULL, &error);
+            assert_int_equal(status, meets ? PKV_STATUS_OVERLAP : PKV_STATUS_OK);
+        }
+    }
+}
+
 /* The slot mapping in a row that is written would change under the loop. */
 static void slots_in_the_cache(void **state) {
     static _Alignas(8) int32_t storage[8 * 4];
@@ -564,6 +593,7 @@ int main(void) {
         cmocka_unit_test(one_bad_slot_among_many),
         cmocka_unit_test(a_source_in_the_cache),
         cmocka_unit_test(sources_in_the_other_cache),
+        cmocka_unit_test(the_end_of_a_source_in_the_cache),
         cmocka_unit_test(slots_in_the_cache),
         cmocka_unit_test(a_plan_takes_its_own_cache_only),
         cmocka_unit_test(one_plan_serves_many_layers),
