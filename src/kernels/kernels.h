@@ -180,6 +180,9 @@ struct pkv_attention_tokens {
     /* The heads of a token are nearer to each other than the tokens of a head: some tokens of all heads in turn are
      * memory in order, else all tokens of a head are. */
     bool heads_together;
+    /* Heads apart: some tokens of all heads are read before the next ones, however short their blocks are. Not of keys of
+     * attention_scores, whose panels are longer. */
+    bool short_turns;
     bool is_cached; /* values within keys that were read just before */
     /* Keys of attention_scores_dot, which waits for memory sooner than float32 products do. */
     bool is_for_dots;

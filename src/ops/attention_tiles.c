@@ -105,7 +105,7 @@ struct side {
     int64_t head_size;
     char *staged;
     int64_t *staged_offsets;
-    bool is_cached, is_for_dots;
+    bool is_cached, is_for_dots, may_take_short_turns;
 };
 
 /* Rows that are moved at once. */
@@ -138,19 +138,26 @@ static void stage(const struct pkv_attention_job *job, const struct side *side, 
         side->staged_offsets[t] = t * from.head_bytes;
 }
 
+/* Up to so many queries of a head, and from so many bytes of a head's row and of all heads on, all heads of a short block
+ * are read before the next block: memory is in order then, and there is more to do for each token. */
+enum { SHORT_TURN_QUERIES = 4, SHORT_TURN_ROW_BYTES = 256, SHORT_TURN_TOKEN_BYTES = 2048 };
+
 /* The tokens of a tile that some row sees, heads [head, head + num_heads). */
 static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t head,
                                              int64_t num_heads, const struct tile *tile,
                                              const int64_t *offsets) {
     const struct pkv_cache_part *part = side->part;
+    const int64_t row_bytes = side->head_size * part->element_bytes;
     return (struct pkv_attention_tokens){
         .base = (const char *)part->data + head * part->head_stride_bytes,
         .offsets = offsets + tile->skip,
         .num_tokens = tile->num_tokens - tile->skip,
         .num_heads = num_heads,
         .head_stride = part->head_stride_bytes,
-        .row_bytes = side->head_size * part->element_bytes,
+        .row_bytes = row_bytes,
         .heads_together = pkv_attention_heads_together(part),
+        .short_turns = side->may_take_short_turns && row_bytes >= SHORT_TURN_ROW_BYTES &&
+                       num_heads * row_bytes >= SHORT_TURN_TOKEN_BYTES,
         .is_cached = side->is_cached,
         .is_for_dots = side->is_for_dots,
     };
@@ -242,12 +249,15 @@ static void attend(const struct walk *walk) {
     const struct pkv_attention_slot *slot = walk->slot;
     const struct pkv_attention_unit *unit = walk->unit;
     const struct tile *tile = &walk->tile, *next = &walk->next;
+    const bool may_take_short_turns = job->pair != NULL && job->cache->block_size > 1 &&
+                                      walk->rows.num_rows <= SHORT_TURN_QUERIES;
     const struct side keys = {
         .part = &job->cache->key,
         .head_size = job->plan->head_size,
         .staged = slot->staged_keys,
         .staged_offsets = slot->staged_offsets,
         .is_for_dots = job->pair != NULL,
+        .may_take_short_turns = may_take_short_turns,
     };
     const struct side values = {
         .part = &job->value,
@@ -255,6 +265,7 @@ static void attend(const struct walk *walk) {
         .staged = slot->staged_values,
         .staged_offsets = slot->staged_offsets + PKV_ATTENTION_TILE,
         .is_cached = job->value.data == job->cache->key.data,
+        .may_take_short_turns = may_take_short_turns,
     };
     const int64_t num_heads = unit->head_end - unit->head;
     const struct pkv_attention_tokens then_values =

@@ -165,6 +165,7 @@ const struct pkv_attention_tokens *attention_rows_then(struct attention_rows *ro
     int64_t *offsets = last_offsets(rows->then_offsets, then->num_tokens);
     place_tokens(then, offsets, rows->data, rng, 2, false);
     then->is_for_dots = test_rng_below(rng, 2) == 0;
+    then->short_turns = test_rng_below(rng, 2) == 0;
     if (kind == 2) {
         /* Forbidden: rows may be fetched, but not read. */
         then->base = (const char *)rows->data->data;

@@ -34,6 +34,7 @@ static struct test_rng *rng;
 /* Of the kernel under test: the type of its keys or values, and whether it adds by dot products of bfloat16. */
 static int type;
 static bool is_dot;
+static bool may_take_short_turns;
 
 /* The call that runs: of some or all of the heads, rows of each head and tokens of the case. */
 static struct {
@@ -44,10 +45,11 @@ static struct {
     const struct pkv_attention_tokens *then;
 } call;
 
-static void start(const struct kern *kern, int its_type, bool has_dots) {
+static void start(const struct kern *kern, int its_type, bool has_dots, bool takes_short_turns) {
     rng = kern->rng;
     type = its_type;
     is_dot = has_dots;
+    may_take_short_turns = takes_short_turns;
     if (rows.data != NULL)
         return;
     attention_rows_make(&rows, "keys or values", "offsets", "offsets of then");
@@ -68,12 +70,12 @@ static void describe(void) {
     attention_describe();
     printf("\n      of %" PRId64 " heads, %" PRId64
            " rows from each to the next; called for %" PRId64 " heads from %" PRId64 " on (%" PRId64
-           " bytes each, %" PRId64 " bytes from each to the next, %s), %" PRId64
+           " bytes each, %" PRId64 " bytes from each to the next, %s%s), %" PRId64
            " rows from %" PRId64 " on, %" PRId64 " tokens from %" PRId64 " on, %s",
            attention_now.num_heads, attention_now.head_rows, tokens->num_heads, call.first_head,
            tokens->row_bytes, tokens->head_stride, tokens->heads_together ? "together" : "apart",
-           call.part.num_rows, call.part.first_row, tokens->num_tokens, call.first_token,
-           call.then ? "then others" : "then none");
+           tokens->short_turns ? ", short turns" : "", call.part.num_rows, call.part.first_row,
+           tokens->num_tokens, call.first_token, call.then ? "then others" : "then none");
 }
 
 /* ---- heads, and parts of a case ---- */
@@ -117,6 +119,7 @@ static void draw_whole_call(void) {
     call.first_head = call.first_token = 0;
     call.head_rows = attention_now.head_rows;
     call.tokens = rows.tokens;
+    call.tokens.short_turns = may_take_short_turns && test_rng_below(rng, 2) == 0;
     call.then = attention_rows_then(&rows, rng);
 }
 
@@ -151,6 +154,7 @@ static void draw_part_call(int64_t (*needs)(int64_t row), int64_t (*skips)(int64
     call.tokens.num_tokens = call.part.num_tokens - call.first_token;
     if (test_rng_below(rng, 2) == 0)
         call.tokens.heads_together = !call.tokens.heads_together;
+    call.tokens.short_turns = may_take_short_turns && test_rng_below(rng, 2) == 0;
     call.tokens.is_cached = test_rng_below(rng, 2) == 0;
 }
 
@@ -360,12 +364,12 @@ static void run_scores(const struct kern *kern) {
 }
 
 static void check_scores(const struct kern *kern) {
-    start(kern, kern->index, false);
+    start(kern, kern->index, false, false);
     attention_sizes(kern, run_scores);
 }
 
 static void check_scores_dot(const struct kern *kern) {
-    start(kern, PKV_ATTENTION_BF16, kern->tested != kern->c);
+    start(kern, PKV_ATTENTION_BF16, kern->tested != kern->c, true);
     attention_sizes(kern, run_scores);
 }
 
@@ -511,12 +515,12 @@ static void run_values(const struct kern *kern) {
 }
 
 static void check_values(const struct kern *kern) {
-    start(kern, kern->index, false);
+    start(kern, kern->index, false, true);
     attention_sizes(kern, run_values);
 }
 
 static void check_values_dot(const struct kern *kern) {
-    start(kern, PKV_ATTENTION_BF16, kern->tested != kern->c);
+    start(kern, PKV_ATTENTION_BF16, kern->tested != kern->c, true);
     attention_sizes(kern, run_values);
 }
 

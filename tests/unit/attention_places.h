@@ -65,6 +65,7 @@ static inline void place_blocks(struct place *place, struct test_rng *rng, int64
         .head_stride = heads_together ? near : far,
         .row_bytes = row_bytes,
         .heads_together = heads_together,
+        .short_turns = test_rng_below(rng, 2) == 0,
     };
 }
 

@@ -64,31 +64,40 @@ static void test_every_row_is_read_once(void **state) {
     }
 }
 
-/* Heads apart: where a head of a block has LONG_TURN_BYTES and more, a block is read before the next one, else a head. */
+/* One block behind the other, and a row between them; the tokens of a head side by side. */
+static struct pkv_attention_tokens side_by_side(int64_t *offsets, int64_t block_size,
+                                                int64_t row_bytes, bool short_turns) {
+    for (int64_t t = 0; t < MAX_TOKENS; t++)
+        offsets[t] = (t / block_size * (MAX_HEADS * block_size + 1) + t % block_size) * row_bytes;
+    return (struct pkv_attention_tokens){
+        .base = (const char *)(uintptr_t)0x200000000000,
+        .offsets = offsets,
+        .num_tokens = MAX_TOKENS,
+        .num_heads = MAX_HEADS,
+        .head_stride = block_size * row_bytes,
+        .row_bytes = row_bytes,
+        .short_turns = short_turns,
+    };
+}
+
+/* Heads apart: where a head of a block has LONG_TURN_BYTES and more, or blocks may have short turns, a block is read before
+ * the next one, else a head. */
 static void test_blocks_are_read_in_order(void **state) {
     (void)state;
     static struct rows rows;
     static int64_t offsets[MAX_TOKENS];
     static const struct {
         int64_t block_size, row_bytes;
-        bool has_turns;
-    } cases[] = {{128, 256, true}, {64, 256, true},  {32, 256, true},   {64, 128, true},
-                 {16, 256, false}, {32, 128, false}, {48, 1024, false}, {8, 4096, false}};
+        bool short_turns, has_turns;
+    } cases[] = {{128, 256, false, true}, {64, 256, false, true},   {32, 256, false, true},
+                 {64, 128, false, true},  {16, 256, false, false},  {32, 128, false, false},
+                 {8, 4096, false, false}, {48, 1024, false, false}, {128, 256, true, true},
+                 {16, 256, true, true},   {32, 128, true, true},    {64, 64, true, true}};
     for (size_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
         const int64_t block_size = cases[n].block_size, row_bytes = cases[n].row_bytes;
         const int64_t num_blocks = (MAX_TOKENS + block_size - 1) / block_size;
-        /* One block behind the other, and a row between them. */
-        for (int64_t t = 0; t < MAX_TOKENS; t++)
-            offsets[t] =
-                (t / block_size * (MAX_HEADS * block_size + 1) + t % block_size) * row_bytes;
-        const struct pkv_attention_tokens tokens = {
-            .base = (const char *)(uintptr_t)0x200000000000,
-            .offsets = offsets,
-            .num_tokens = MAX_TOKENS,
-            .num_heads = MAX_HEADS,
-            .head_stride = block_size * row_bytes,
-            .row_bytes = row_bytes,
-        };
+        const struct pkv_attention_tokens tokens =
+            side_by_side(offsets, block_size, row_bytes, cases[n].short_turns);
         int64_t num_steps_back = 0;
         read_all(&rows, &tokens, STEP_APART, STEP_TOGETHER);
         check_rows(&rows, &tokens);
@@ -98,6 +107,30 @@ static void test_blocks_are_read_in_order(void **state) {
                                   (uintptr_t)row_bytes;
         assert_int_equal(num_steps_back,
                          cases[n].has_turns ? num_blocks - 1 : num_blocks * MAX_HEADS - 1);
+    }
+}
+
+/* Short turns of blocks of another size: 16 tokens of each head, or what is left of a block if it ends where one does. */
+static void test_short_turns_have_16_tokens(void **state) {
+    (void)state;
+    static struct rows rows;
+    static int64_t offsets[MAX_TOKENS];
+    static const int64_t sizes[] = {1, 2, 4, 5, 8, 20, 48, 100};
+    for (size_t n = 0; n < sizeof(sizes) / sizeof(sizes[0]); n++) {
+        const struct pkv_attention_tokens tokens = side_by_side(offsets, sizes[n], 256, true);
+        read_all(&rows, &tokens, STEP_APART, STEP_TOGETHER);
+        check_rows(&rows, &tokens);
+        for (int64_t i = 0, first = 0; i < rows.count; first = rows.row[i - 1].token + 1) {
+            const int64_t block_end = (first / sizes[n] + 1) * sizes[n];
+            const int64_t end = block_end < MAX_TOKENS ? block_end : MAX_TOKENS;
+            const int64_t turn = end % 16 == 0 ? end - first : 16;
+            for (int64_t head = 0; head < MAX_HEADS; head++) {
+                for (int64_t t = first; t < first + turn; t++, i++) {
+                    assert_int_equal(rows.row[i].head, head);
+                    assert_int_equal(rows.row[i].token, t);
+                }
+            }
+        }
     }
 }
 
@@ -165,6 +198,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_row_is_read_once),
         cmocka_unit_test(test_blocks_are_read_in_order),
+        cmocka_unit_test(test_short_turns_have_16_tokens),
         cmocka_unit_test(test_rows_are_fetched_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,16 +30,18 @@ struct step {
 enum { STEP_APART = 32, STEP_TOGETHER = 16 };
 
 /* Adjacent rows of a head from which on all heads of a block are read before the next block, which is memory in order:
- * 1.06 times as fast with blocks of 128 tokens, 1.11 with 64. With 4 KiB, short steps cost more than that gains. Every
- * turn begins at a multiple of TURN_TOKENS, up to which scores may be written. */
-enum { LONG_TURN_BYTES = 8192, TURN_TOKENS = 32 };
+ * 1.06 times as fast with blocks of 128 tokens, 1.11 with 64. With less, short steps may cost more than that gains. A turn
+ * begins at a multiple of the tokens that a product writes scores of at once, whatever there are. */
+enum { LONG_TURN_BYTES = 8192, TURN_TOKENS = 32, SHORT_TURN_TOKENS = 16 };
 
 /* Where the turn that begins at token `first` ends; width is that of heads together. */
 static inline int64_t end_of_turn(const struct pkv_attention_tokens *tokens, int64_t first,
                                   int64_t width) {
     const int64_t *offsets = tokens->offsets, num_tokens = tokens->num_tokens;
+    const int64_t shortest = tokens->heads_together ? width : SHORT_TURN_TOKENS;
+    const int64_t short_end = first + shortest < num_tokens ? first + shortest : num_tokens;
     if (tokens->heads_together)
-        return first + width < num_tokens ? first + width : num_tokens;
+        return short_end;
     if (tokens->num_heads == 1)
         return num_tokens;
     int64_t end = first + 1;
@@ -48,6 +50,8 @@ static inline int64_t end_of_turn(const struct pkv_attention_tokens *tokens, int
             offsets[end + hop - 1] - offsets[end - 1] == hop * tokens->row_bytes)
             end += hop;
     }
+    if (tokens->short_turns)
+        return end % SHORT_TURN_TOKENS == 0 ? end : short_end;
     const bool is_turn =
         end % TURN_TOKENS == 0 && (end - first) * tokens->row_bytes >= LONG_TURN_BYTES;
     return is_turn ? end : num_tokens;
