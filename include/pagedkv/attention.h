@@ -18,6 +18,7 @@
 
 #include <pagedkv/cache.h>
 #include <pagedkv/context.h>
+#include <pagedkv/explain.h>
 #include <pagedkv/step.h>
 
 #ifdef __cplusplus
@@ -100,6 +101,25 @@ PKV_API void pkv_paged_attention_plan_destroy(struct pkv_paged_attention_plan *p
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_paged_attention_reserve(struct pkv_context *context,
                             const struct pkv_paged_attention_plan *plan, struct pkv_error *error);
+
+/* What a run on this context with this step would do. The cache is that of the plan.
+ *
+ * context      in: its kernels and the threads of its executor
+ * step         in: as pkv_paged_attention_run takes it
+ * explanation  out; its struct_size is read
+ * errors       NULL_ARGUMENT (context, plan, step, explanation), BAD_STATE (a step that is not set,
+ *              lacks query_start_loc, or was set for another geometry), OVERFLOW (a sequence of
+ *              more than 2^32 tokens; 2^31 rows and more; bytes that 64 bits cannot count),
+ *              STRUCT_SIZE
+ * threads      any; the context is only read
+ * cost         one pass over the queries and one over the units; no element of the cache is read, no
+ *              allocation
+ */
+PKV_MUST_USE PKV_API enum pkv_status
+pkv_paged_attention_explain(const struct pkv_context *context,
+                            const struct pkv_paged_attention_plan *plan,
+                            const struct pkv_step *step,
+                            struct pkv_attention_explanation *explanation, struct pkv_error *error);
 
 /* The tensors of one run. Optional ones may be absent (ndim 0, data NULL). Any strides. */
 struct pkv_paged_attention_tensors {

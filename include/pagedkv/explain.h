@@ -33,6 +33,28 @@ struct pkv_explanation {
     const char *store_policy; /* "cached" or "streaming", for num_tokens tokens */
 };
 
+/* Filled by pkv_paged_attention_explain. A row is a query and one of its heads; a unit is up to 128
+ * rows and the key heads that are read for them together. In sim a unit is a row, and a tile one
+ * token of one head. */
+struct pkv_attention_explanation {
+    size_t struct_size;
+    int32_t run_mode;  /* enum pkv_run_mode */
+    int32_t cpu_level; /* enum pkv_cpu_level */
+    int64_t num_seqs;
+    int64_t num_tokens; /* queries of the step */
+    int64_t num_rows;
+    int64_t tile_tokens; /* tokens that are attended to at once */
+    int64_t num_tiles;   /* tiles that are read, by all units together */
+    int64_t tile_bytes;  /* of a full tile: keys and values of all key heads; sim: of one */
+    int64_t num_units;
+    int64_t num_pieces;       /* of each unit's context, for the threads; 1: it is not cut */
+    int64_t num_parts;        /* pieces of work handed to the executor */
+    int64_t bytes_read;       /* of keys and values; tiles that sequences share count whole */
+    double flops;             /* of both products, for the positions that the queries see */
+    const char *score_kernel; /* static names; "sim" in that run mode */
+    const char *value_kernel; /* likewise; that of the units with the most rows */
+};
+
 #ifdef __cplusplus
 }
 #endif

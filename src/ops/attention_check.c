@@ -163,12 +163,6 @@ static enum pkv_status check_lengths(const struct pkv_attention_job *job, struct
     return PKV_STATUS_OK;
 }
 
-static enum pkv_attention_type type_of(int32_t dtype) {
-    return dtype == PKV_DTYPE_F32   ? PKV_ATTENTION_F32
-           : dtype == PKV_DTYPE_F16 ? PKV_ATTENTION_F16
-                                    : PKV_ATTENTION_BF16;
-}
-
 /* Dot products of bfloat16 keys are chosen for what the queries are, never for how many there are: a decode step and a
  * prefill have the same bytes. */
 static void choose_products(struct pkv_attention_job *job) {
@@ -178,11 +172,35 @@ static void choose_products(struct pkv_attention_job *job) {
     const bool has_bf16_keys = job->cache->key.dtype == PKV_DTYPE_BF16;
     const bool has_dots = has_bf16_queries && has_bf16_keys && kernels->attention_scores_dot;
     job->pair = has_dots ? kernels->attention_pair : NULL;
-    job->scores = has_dots ? kernels->attention_scores_dot
-                           : kernels->attention_scores[type_of(job->cache->key.dtype)];
-    job->values = kernels->attention_values[type_of(job->value.dtype)];
+    job->scores = has_dots
+                      ? kernels->attention_scores_dot
+                      : kernels->attention_scores[pkv_attention_type_of(job->cache->key.dtype)];
+    job->values = kernels->attention_values[pkv_attention_type_of(job->value.dtype)];
     job->values_dot =
         may_round && job->value.dtype == PKV_DTYPE_BF16 ? kernels->attention_values_dot : NULL;
+}
+
+enum pkv_status pkv_attention_job_init(struct pkv_attention_job *job,
+                                       const struct pkv_context *context,
+                                       const struct pkv_paged_attention_plan *plan,
+                                       const struct pkv_step *step, const struct pkv_cache *cache,
+                                       const char *function, struct pkv_error *error) {
+    const enum pkv_status status =
+        pkv_check_cache_and_step(&plan->cache, cache, step, step->has_queries, function, error);
+    if (status != PKV_STATUS_OK)
+        return status;
+    *job = (struct pkv_attention_job){
+        .plan = plan,
+        .kernels = &context->kernels,
+        .step = step,
+        .cache = cache,
+        .value = cache->value.data ? cache->value : cache->key,
+        .function = function,
+        .query_type = pkv_attention_type_of(plan->query_dtype),
+        .shared_tiles = step->num_seqs > 1 ? step->num_shared_tokens / PKV_ATTENTION_TILE : 0,
+    };
+    choose_products(job);
+    return check_lengths(job, error);
 }
 
 enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,
@@ -202,28 +220,14 @@ enum pkv_status pkv_attention_prepare(struct pkv_attention_job *job,
     enum pkv_status status =
         pkv_struct_read(&given, sizeof(given), tensors, function, "tensors", error);
     if (status == PKV_STATUS_OK)
-        status =
-            pkv_check_cache_and_step(&plan->cache, cache, step, step->has_queries, function, error);
-    if (status != PKV_STATUS_OK)
-        return status;
-    *job = (struct pkv_attention_job){
-        .plan = plan,
-        .kernels = &context->kernels,
-        .step = step,
-        .cache = cache,
-        .value = cache->value.data ? cache->value : cache->key,
-        .function = function,
-        .query_type = type_of(plan->query_dtype),
-        .shared_tiles = step->num_seqs > 1 ? step->num_shared_tokens / PKV_ATTENTION_TILE : 0,
-    };
-    choose_products(job);
-    status = read_tensors(job, &given, error);
+        status = pkv_attention_job_init(job, context, plan, step, cache, function, error);
+    if (status == PKV_STATUS_OK)
+        status = read_tensors(job, &given, error);
     if (status == PKV_STATUS_OK)
         status = check_dtypes(job, error);
     if (status == PKV_STATUS_OK)
-        status = check_lengths(job, error);
-    if (status == PKV_STATUS_OK)
         status = check_overlap(job, error);
-    job->out_type = type_of(job->out.dtype);
+    if (status == PKV_STATUS_OK)
+        job->out_type = pkv_attention_type_of(job->out.dtype);
     return status;
 }

@@ -207,10 +207,6 @@ static int64_t level_of_tile(const struct walk *walk) {
     return walk->slot->state.stack->depth - (walk->joins ? 0 : 1);
 }
 
-/* With fewer rows float32 products of values are quicker than dot products, which turn the values around, all tokens of a
- * head before the next: 8 rows of head size 128 take 1.2 to 1.35 times as long by dots, from memory. */
-enum { LEAST_DOT_ROWS = 9 };
-
 static void add_values(const struct walk *walk, int64_t head,
                        const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then) {
@@ -219,7 +215,7 @@ static void add_values(const struct walk *walk, int64_t head,
     const struct pkv_attention_state *state = &slot->state;
     const int64_t row = row_of(walk, head);
     pkv_attention_values_fn *add =
-        job->values_dot && walk->rows.num_rows >= LEAST_DOT_ROWS ? job->values_dot : job->values;
+        pkv_attention_takes_dots(job, walk->rows.num_rows) ? job->values_dot : job->values;
     add(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
         slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
         walk->rows.head_rows, values, then, job->plan->value_head_size, slot->scratch);

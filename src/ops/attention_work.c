@@ -181,3 +181,52 @@ bool pkv_attention_units_next(struct pkv_attention_units *units, struct pkv_atte
     }
     return false;
 }
+
+/* Tiles that are worth a piece of their own, where all threads have one: its first keys are not fetched ahead, and its
+ * sums have to be joined. */
+enum { LEAST_TILES = 8 };
+
+/* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are many or all short. */
+static int64_t choose_pieces(const struct pkv_attention_job *job,
+                             const struct pkv_attention_work *work, int32_t num_threads) {
+    const int64_t num_slots = pkv_attention_num_slots(num_threads);
+    if (work->num_units == 0 || job->shared_tiles > 0)
+        return 1;
+    const int64_t most = num_slots / work->num_units;
+    int64_t most_tiles = 1;
+    struct pkv_attention_units units = pkv_attention_units(work, 0, 1);
+    struct pkv_attention_unit unit;
+    while (most_tiles < most * LEAST_TILES && pkv_attention_units_next(&units, &unit)) {
+        struct pkv_attention_span span = {.row_end = 0};
+        const int64_t num_tiles =
+            pkv_attention_next_span(job, &unit, &span) ? span.tile_end - span.tile : 0;
+        most_tiles = num_tiles > most_tiles ? num_tiles : most_tiles;
+    }
+    const int64_t fewest = (num_threads + work->num_units - 1) / work->num_units;
+    int64_t num_pieces = most_tiles / LEAST_TILES;
+    num_pieces = num_pieces < fewest ? fewest : num_pieces;
+    num_pieces = num_pieces < most ? num_pieces : most;
+    num_pieces = num_pieces < most_tiles ? num_pieces : most_tiles;
+    return num_pieces < 1 ? 1 : num_pieces;
+}
+
+/* Parts for each thread: one that gets its processor late leaves the others something to do. */
+enum { PARTS_PER_THREAD = 4 };
+
+/* Few units are made more. Contexts are cut rather than heads: where the heads of a token are neighbours in memory, half
+ * of them take nearly as long as all, so there heads are divided only if a thread would have nothing to do. */
+struct pkv_attention_division pkv_attention_divide(const struct pkv_attention_job *job,
+                                                   int32_t num_threads) {
+    const int64_t max_parts = num_threads > 1 ? (int64_t)num_threads * PARTS_PER_THREAD : 1;
+    const int64_t wanted = pkv_attention_heads_together(&job->cache->key) ? num_threads : max_parts;
+    struct pkv_attention_division division = {.work = pkv_attention_work(job, 1), .num_pieces = 1};
+    if (num_threads > 1)
+        division.num_pieces = choose_pieces(job, &division.work, num_threads);
+    if (division.num_pieces == 1 && division.work.num_units < wanted)
+        division.work = pkv_attention_work(job, wanted);
+    const int64_t num_units = division.work.num_units;
+    division.num_parts = division.num_pieces > 1 ? num_units * division.num_pieces
+                         : num_units < max_parts ? num_units
+                                                 : max_parts;
+    return division;
+}

@@ -9,9 +9,6 @@
 #include "ops/plan.h"
 #include "parallel/executor.h"
 
-/* Parts for each thread: one that gets its processor late leaves the others something to do. */
-enum { PARTS_PER_THREAD = 4 };
-
 struct run {
     const struct pkv_attention_job *job;
     const struct pkv_attention_work *work;
@@ -90,58 +87,21 @@ static enum pkv_status check_scratch(const struct pkv_context *context,
     return PKV_STATUS_OK;
 }
 
-/* Tiles that are worth a piece of their own, where all threads have one: its first keys are not fetched ahead, and its
- * sums have to be joined. */
-enum { LEAST_TILES = 8 };
-
-/* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are many or all short. */
-static int64_t choose_pieces(const struct pkv_attention_job *job,
-                             const struct pkv_attention_work *work, int64_t num_threads,
-                             int64_t num_slots) {
-    if (work->num_units == 0 || job->shared_tiles > 0)
-        return 1;
-    const int64_t most = num_slots / work->num_units;
-    int64_t most_tiles = 1;
-    struct pkv_attention_units units = pkv_attention_units(work, 0, 1);
-    struct pkv_attention_unit unit;
-    while (most_tiles < most * LEAST_TILES && pkv_attention_units_next(&units, &unit)) {
-        struct pkv_attention_span span = {.row_end = 0};
-        const int64_t num_tiles =
-            pkv_attention_next_span(job, &unit, &span) ? span.tile_end - span.tile : 0;
-        most_tiles = num_tiles > most_tiles ? num_tiles : most_tiles;
-    }
-    const int64_t fewest = (num_threads + work->num_units - 1) / work->num_units;
-    int64_t num_pieces = most_tiles / LEAST_TILES;
-    num_pieces = num_pieces < fewest ? fewest : num_pieces;
-    num_pieces = num_pieces < most ? num_pieces : most;
-    num_pieces = num_pieces < most_tiles ? num_pieces : most_tiles;
-    return num_pieces < 1 ? 1 : num_pieces;
-}
-
-/* Few units are made more. Contexts are cut rather than heads: where the heads of a token are neighbours in memory, half
- * of them take nearly as long as all, so there heads are divided only if a thread would have nothing to do. */
 static void run_native(const struct pkv_context *context, const struct pkv_attention_job *job) {
-    const int64_t num_threads = context->executor.num_threads;
-    const int64_t num_slots = pkv_attention_num_slots(context->executor.num_threads);
-    const int64_t max_parts = num_threads > 1 ? num_threads * PARTS_PER_THREAD : 1;
-    struct pkv_attention_work work = pkv_attention_work(job, 1);
-    const int64_t num_pieces =
-        num_threads > 1 ? choose_pieces(job, &work, num_threads, num_slots) : 1;
-    const int64_t wanted = pkv_attention_heads_together(&job->cache->key) ? num_threads : max_parts;
-    if (num_pieces == 1 && work.num_units < wanted)
-        work = pkv_attention_work(job, wanted);
+    const struct pkv_attention_division division =
+        pkv_attention_divide(job, context->executor.num_threads);
     struct run run = {
         .job = job,
-        .work = &work,
+        .work = &division.work,
         .scratch = context->scratch,
         .slot_bytes = pkv_attention_slot_bytes(job->plan),
-        .num_slots = num_slots,
-        .num_parts = work.num_units < max_parts ? work.num_units : max_parts,
-        .num_pieces = num_pieces,
+        .num_slots = pkv_attention_num_slots(context->executor.num_threads),
+        .num_parts = division.num_parts,
+        .num_pieces = division.num_pieces,
     };
-    if (num_pieces > 1) {
-        pkv_executor_run(&context->executor, run_piece, &run, work.num_units * num_pieces);
-        pkv_executor_run(&context->executor, join_pieces, &run, work.num_units);
+    if (run.num_pieces > 1) {
+        pkv_executor_run(&context->executor, run_piece, &run, run.num_parts);
+        pkv_executor_run(&context->executor, join_pieces, &run, run.work->num_units);
         return;
     }
     pkv_executor_run(&context->executor, run_part, &run, run.num_parts);

@@ -194,6 +194,28 @@ static enum pkv_status call_batch_tensors_get(void *out, struct pkv_error *error
     return pkv_batch_tensors_get(world.batch, 0, out, error);
 }
 
+static enum pkv_status call_paged_attention_explain(void *out, struct pkv_error *error) {
+    static int64_t block_id = 0, length = 1, starts[2] = {0, 1};
+    const struct pkv_step_indices indices = {
+        .struct_size = sizeof(indices),
+        .block_table = pkv_tensor_make(&block_id, PKV_DTYPE_I64, 2, (int64_t[]){1, 1}),
+        .seq_lens = pkv_tensor_make(&length, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .query_start_loc = pkv_tensor_make(starts, PKV_DTYPE_I64, 1, (int64_t[]){2})};
+    struct pkv_paged_attention_plan *plan = NULL;
+    struct pkv_step *step = NULL;
+    enum pkv_status status =
+        pkv_paged_attention_plan_create(&plan, world.context, &world.cache, NULL, error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_step_create(&step, NULL, error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_step_set(world.context, step, &world.cache, &indices, error);
+    if (status == PKV_STATUS_OK)
+        status = pkv_paged_attention_explain(world.context, plan, step, out, error);
+    pkv_step_destroy(step);
+    pkv_paged_attention_plan_destroy(plan);
+    return status;
+}
+
 static enum pkv_status call_pool_audit(void *out, struct pkv_error *error) {
     return pkv_pool_audit(world.pool, out, error);
 }
@@ -234,6 +256,8 @@ static const struct test outputs[] = {
     {"pkv_cpu_info", call_cpu_info_get, sizeof(struct pkv_cpu_info), 0, 0},
     {"pkv_explanation (scatter)", call_scatter_plan_explain, sizeof(struct pkv_explanation), 0, 0},
     {"pkv_explanation (gather)", call_gather_plan_explain, sizeof(struct pkv_explanation), 0, 0},
+    {"pkv_attention_explanation", call_paged_attention_explain,
+     sizeof(struct pkv_attention_explanation), 0, 0},
     {"pkv_pool_metrics", call_pool_metrics_get, sizeof(struct pkv_pool_metrics), 0, 0},
     {"pkv_seq_info", call_seq_info_get, sizeof(struct pkv_seq_info), 0, 0},
     {"pkv_batch_tensors", call_batch_tensors_get, sizeof(struct pkv_batch_tensors), 0, 0},

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * pagedkv explain: makes the plan of a scatter or a gather and tells what a run would do. Caches
- * are reserved addresses that nothing touches; the only memory that moves is that of a short copy,
- * which measures the bandwidth.
+ * pagedkv explain: makes the plan of a scatter, a gather or of attention and tells what a run would do.
+ * Caches are reserved addresses that nothing touches; the only memory that moves is that of a short
+ * copy, which measures the bandwidth.
  */
-#include "cli.h"
+#include "explain.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,23 +15,6 @@ enum {
     MAX_DIMENSION = 1 << 30, /* of what is multiplied before the library checks it */
     MAX_COPY_BYTES = 64 * 1024 * 1024,
     MEASURE_NS = 50 * 1000 * 1000 /* how long the copy is repeated */
-};
-
-/* The published case config1: 2633 tokens into 9760 blocks of 128, 2 heads of 256, bf16. */
-struct explained {
-    const char *op;
-    int64_t num_tokens;
-    int64_t num_blocks;
-    int64_t block_size;
-    int64_t num_kv_heads;
-    int64_t head_size;
-    int64_t value_head_size; /* 0: as head_size */
-    const char *dtype;
-    int64_t cache_mode; /* index into cli_cache_modes; these three: -1, not given */
-    int64_t key_layout;
-    int64_t value_layout;
-    int key_only;
-    struct cli_context_choice choice;
 };
 
 /* A cache tensor of that layout over reserved addresses; CLI_USAGE after printing an error. */
@@ -131,26 +114,45 @@ static double measure_copy(const struct cli_context *context, int64_t num_bytes)
     return best;
 }
 
-static void print_explanation(const struct explained *x, const struct pkv_cache *cache,
-                              const struct pkv_explanation *e, int32_t num_threads) {
+void explain_print_cache(const struct explained *x, const struct pkv_cache *cache,
+                         const struct explained_run *run) {
     printf("%-16s %s\n", "operator", x->op);
-    printf("%-16s %s, CPU level %s, %d thread%s\n", "run mode", pkv_run_mode_name(e->run_mode),
-           pkv_cpu_level_name(e->cpu_level), (int)num_threads, num_threads == 1 ? "" : "s");
+    printf("%-16s %s, CPU level %s, %d thread%s\n", "run mode", pkv_run_mode_name(run->run_mode),
+           pkv_cpu_level_name(run->cpu_level), (int)run->num_threads,
+           run->num_threads == 1 ? "" : "s");
     printf("%-16s %lld blocks of %lld tokens, %lld slots\n", "cache", (long long)cache->num_blocks,
            (long long)cache->block_size, (long long)cache->num_slots);
     const struct pkv_cache_part *parts[] = {&cache->key, &cache->value};
     static const char *const names[] = {"key", "value"};
-    const char *kernels[] = {e->key_kernel, e->value_kernel};
     for (int i = 0; i < 2; i++) {
         if (parts[i]->data == NULL) {
-            printf("%-16s none (key-only)\n", names[i]);
+            const int is_read = strcmp(run->kernels[i], "none") != 0;
+            printf("%-16s %s%s\n", names[i],
+                   is_read ? "within the keys, kernel " : "none (key-only)",
+                   is_read ? run->kernels[i] : "");
             continue;
         }
         printf("%-16s %s %s, %lld heads of %lld, %lld bytes a row, kernel %s\n", names[i],
                pkv_layout_name(parts[i]->layout), pkv_dtype_name(parts[i]->dtype),
                (long long)parts[i]->num_heads, (long long)parts[i]->head_size,
-               (long long)parts[i]->row_bytes, kernels[i]);
+               (long long)parts[i]->row_bytes, run->kernels[i]);
     }
+}
+
+void explain_print_time(const struct cli_context *context, double moved_bytes, int64_t copied) {
+    copied = copied < 1 ? 1 : copied < MAX_COPY_BYTES ? copied : MAX_COPY_BYTES;
+    const double speed = measure_copy(context, copied);
+    if (speed > 0)
+        printf("%-16s %.2f GB/s read and written, by repeated copies of %lld bytes\n"
+               "%-16s %.2f us at that speed\n",
+               "copy", speed, (long long)copied, "time", moved_bytes / speed / 1000);
+}
+
+static void print_explanation(const struct explained *x, const struct pkv_cache *cache,
+                              const struct pkv_explanation *e, int32_t num_threads) {
+    const struct explained_run run = {
+        e->run_mode, e->cpu_level, num_threads, {e->key_kernel, e->value_kernel}};
+    explain_print_cache(x, cache, &run);
     printf("%-16s %lld tokens in %lld tile%s of %lld, the last one holds %lld\n", "tiles",
            (long long)e->num_tokens, (long long)e->num_tiles, e->num_tiles == 1 ? "" : "s",
            (long long)e->tile_tokens, (long long)e->tail_tokens);
@@ -174,6 +176,8 @@ static int explain_cache(const struct cli_context *context, const struct explain
     struct pkv_cache cache;
     if (pkv_cache_init(&cache, key, value, &options, &error) != PKV_STATUS_OK)
         return cli_library_error("explain", NULL, &error);
+    if (strcmp(x->op, "paged_attention") == 0)
+        return explain_attention(context, x, &cache);
     struct pkv_explanation explanation = {.struct_size = sizeof(explanation)};
     const int status =
         explain_plan(context->context, x, &cache, context->num_threads, &explanation);
@@ -181,14 +185,8 @@ static int explain_cache(const struct cli_context *context, const struct explain
         return status;
     print_explanation(x, &cache, &explanation, context->num_threads);
 
-    const double moved = (double)explanation.bytes_read + (double)explanation.bytes_written;
-    const int64_t copied =
-        explanation.bytes_written < MAX_COPY_BYTES ? explanation.bytes_written : MAX_COPY_BYTES;
-    const double speed = measure_copy(context, copied > 0 ? copied : 1);
-    if (speed > 0)
-        printf("%-16s %.2f GB/s read and written, by repeated copies of %lld bytes\n"
-               "%-16s %.2f us at that speed\n",
-               "copy", speed, (long long)copied, "time", moved / speed / 1000);
+    explain_print_time(context, (double)explanation.bytes_read + (double)explanation.bytes_written,
+                       explanation.bytes_written);
     return CLI_OK;
 }
 
@@ -218,6 +216,9 @@ int cmd_explain(int argc, char **argv) {
                           .block_size = 128,
                           .num_kv_heads = 2,
                           .head_size = 256,
+                          .num_seqs = 8,
+                          .seq_len = 4096,
+                          .query_len = 1,
                           .dtype = "bf16",
                           .cache_mode = -1,
                           .key_layout = -1,
@@ -225,7 +226,7 @@ int cmd_explain(int argc, char **argv) {
                           .choice = {.threads = 1}};
     const struct cli_option options[] = {
         {"num_tokens", CLI_INT, &x.num_tokens, 0, MAX_DIMENSION, NULL, "N",
-         "tokens of a step (2633)"},
+         "tokens of a step (2633); not for attention"},
         {"num_blocks", CLI_INT, &x.num_blocks, 1, MAX_DIMENSION, NULL, "N", "blocks (9760)"},
         {"block_size", CLI_INT, &x.block_size, 1, MAX_DIMENSION, NULL, "N",
          "tokens of a block (128)"},
@@ -241,11 +242,19 @@ int cmd_explain(int argc, char **argv) {
         {"cache_mode", CLI_CHOICE, &x.cache_mode, 0, 0, cli_cache_modes, NULL,
          "both layouts in the published spelling: Norm is NHD, NHSD is HND"},
         {"key_only", CLI_FLAG, &x.key_only, 0, 0, NULL, NULL, "no value"},
+        {"num_heads", CLI_INT, &x.num_heads, 1, MAX_DIMENSION, NULL, "N",
+         "attention: query heads (as num_kv_heads)"},
+        {"num_seqs", CLI_INT, &x.num_seqs, 1, EXPLAIN_MAX_SEQS, NULL, "N",
+         "attention: sequences (8)"},
+        {"seq_len", CLI_INT, &x.seq_len, 1, MAX_DIMENSION, NULL, "N",
+         "attention: tokens of each sequence (4096)"},
+        {"query_len", CLI_INT, &x.query_len, 1, MAX_DIMENSION, NULL, "N",
+         "attention: the last of them that are queries (1)"},
         CLI_CONTEXT_OPTIONS(&x.choice),
         {.name = NULL}};
     const struct cli_syntax syntax = {
         "explain",
-        "explain scatter_pa_kv_cache|gather_pa_kv_cache [--option value ...]",
+        "explain scatter_pa_kv_cache|gather_pa_kv_cache|paged_attention [--option value ...]",
         "Tells what a plan of that operator would do. No cache memory is touched.",
         options,
         NULL,
@@ -255,9 +264,10 @@ int cmd_explain(int argc, char **argv) {
     if (status != CLI_CONTINUE)
         return status;
     if (argc - first != 1 || (strcmp(argv[first], "scatter_pa_kv_cache") != 0 &&
-                              strcmp(argv[first], "gather_pa_kv_cache") != 0))
-        return cli_error("explain",
-                         "it takes one operator; give scatter_pa_kv_cache or gather_pa_kv_cache");
+                              strcmp(argv[first], "gather_pa_kv_cache") != 0 &&
+                              strcmp(argv[first], "paged_attention") != 0))
+        return cli_error("explain", "it takes one operator; give scatter_pa_kv_cache, "
+                                    "gather_pa_kv_cache or paged_attention");
     if (pkv_dtype_from_name(x.dtype) == PKV_DTYPE_INVALID)
         return cli_error("explain",
                          "--dtype has no element type '%s'; use f32, f16, bf16, i8, "
