@@ -38,7 +38,7 @@ static inline void vec_prefetch_page(const char *p) {
 }
 
 static inline void vec_prefetch_read(const char *p) {
-    __builtin_prefetch(p, 0, 2);
+    __builtin_prefetch(p, 0, 3);
 }
 
 static inline void vec_prefetch_write(const char *p) {

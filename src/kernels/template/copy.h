@@ -9,7 +9,7 @@
  *   vec_stream_16, vec_stream_32 copy that many bytes around the caches if the machine can; destination
  *                                aligned to them
  *   vec_prefetch_page(p)         start the translation of p's page, keep the line out of the way
- *   vec_prefetch_read(p)         fetch p's line into the second-level cache
+ *   vec_prefetch_read(p)         fetch p's line
  *   vec_prefetch_write(p)        fetch p's line for writing
  *   vec_fence()                  order streaming stores before what follows
  *
@@ -107,7 +107,8 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
 }
 
 /* Spans that are copied side by side: four streams keep more of memory busy than one, most of all when
- * each begins where the hardware's prefetch has nothing to go by. */
+ * each begins where the hardware's prefetch has nothing to go by. So far ahead the source is fetched, from each span, or
+ * from the beginning of the next four. */
 enum { LANES = 4, CHUNK_LINES = 4, AHEAD_BYTES = 1024 };
 
 /* Side by side, no span is later than another: only spans apart from each other may go together. */
@@ -122,8 +123,9 @@ static inline bool are_apart(const struct pkv_span *spans, int64_t row_bytes) {
     return apart;
 }
 
+/* next: the four spans behind these; NULL: there are fewer. */
 static void stream_lanes(char *dst, const char *src, const struct pkv_span *spans,
-                         int64_t row_bytes) {
+                         const struct pkv_span *next, int64_t row_bytes) {
     char *to[LANES];
     const char *from[LANES];
     int64_t bytes[LANES], common = INT64_MAX;
@@ -144,8 +146,11 @@ static void stream_lanes(char *dst, const char *src, const struct pkv_span *span
     int64_t done = 0;
     for (; done + CHUNK_BYTES <= common; done += CHUNK_BYTES) {
         for (int lane = 0; lane < LANES; lane++) {
-            for (int line = 0; line < CHUNK_LINES && done + AHEAD_BYTES < common; line++)
-                vec_prefetch_read(from[lane] + done + AHEAD_BYTES + line * LINE_BYTES);
+            const char *ahead = done + AHEAD_BYTES < common ? from[lane] + done + AHEAD_BYTES
+                                : next ? src + next[lane].src_offset + done % AHEAD_BYTES
+                                       : NULL;
+            for (int line = 0; ahead && line < CHUNK_LINES; line++)
+                vec_prefetch_read(ahead + line * LINE_BYTES);
             stream_lines(to[lane] + done, from[lane] + done, CHUNK_LINES);
         }
     }
@@ -168,7 +173,8 @@ static void copy_spans_stream(char *dst, const char *src, const struct pkv_span 
         int64_t i = first;
         while (i < end) {
             if (i + LANES <= end && are_apart(spans + i, row_bytes)) {
-                stream_lanes(dst, src, spans + i, row_bytes);
+                const bool goes_on = i + 2 * LANES <= num_spans;
+                stream_lanes(dst, src, spans + i, goes_on ? spans + i + LANES : NULL, row_bytes);
                 i += LANES;
             } else {
                 stream_span(dst + spans[i].dst_offset, src + spans[i].src_offset,

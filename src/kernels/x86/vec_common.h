@@ -21,7 +21,7 @@ static inline void vec_prefetch_page(const char *p) {
 }
 
 static inline void vec_prefetch_read(const char *p) {
-    _mm_prefetch(p, _MM_HINT_T1);
+    _mm_prefetch(p, _MM_HINT_T0);
 }
 
 static inline void vec_prefetch_write(const char *p) {
