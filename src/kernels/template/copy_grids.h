@@ -130,8 +130,39 @@ static inline bool fills_lines(const struct pkv_grid *grid, const char *dst) {
            (uintptr_t)dst % (uintptr_t)bytes == 0;
 }
 
+/* Pieces of single rows, far apart in the destination, stream from this size on, if their pages are touched and their
+ * sources fetched before: pieces of 512 bytes took 1.16 to 1.6 times as long row by row, those of 256 bytes 1.03 to 1.4
+ * times by ordinary stores; those of 128 bytes take 0.8 to 0.97. */
+enum { MIN_STREAM_ACROSS = 256, PLACES_AHEAD = 8 };
+
+static inline void stream_across(char *dst, const char *src, const struct pkv_grid *grid,
+                                 const struct pkv_place *places, int64_t num_places) {
+    for (int64_t j = 0; j < grid->num_inner; j++) {
+        char *const to = dst + j * grid->dst_inner;
+        const char *const from = src + j * grid->src_inner;
+        for (int64_t i = 0; i < num_places; i++) {
+            if (i % TOUCH_BATCH == 0) {
+                for (int64_t k = i; k < num_places && k < i + TOUCH_BATCH; k++)
+                    vec_prefetch_page(to + places[k].dst_offset);
+            }
+            if (i + PLACES_AHEAD < num_places) {
+                const char *ahead = from + places[i + PLACES_AHEAD].src_offset;
+                for (int64_t byte = 0; byte < grid->piece_bytes; byte += LINE_BYTES)
+                    vec_prefetch_read(ahead + byte);
+            }
+            stream_span(to + places[i].dst_offset, from + places[i].src_offset, grid->piece_bytes);
+        }
+    }
+}
+
 static void copy_grids_stream(char *dst, const char *src, const struct pkv_grid *grid,
                               const struct pkv_place *places, int64_t num_places) {
+    if (grid->num_outer == 1 && grid->dst_inner != grid->piece_bytes &&
+        grid->piece_bytes >= MIN_STREAM_ACROSS) {
+        stream_across(dst, src, grid, places, num_places);
+        vec_fence();
+        return;
+    }
     for (int64_t first = 0, count; first < num_places; first += count) {
         char *to = dst + places[first].dst_offset;
         count = 1;
