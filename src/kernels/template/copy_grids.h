@@ -117,22 +117,20 @@ static void copy_grids_cached(char *dst, const char *src, const struct pkv_grid 
         copy_grid_of_size(dst + places[i].dst_offset, src + places[i].src_offset, grid, false);
 }
 
-/* Streaming pays where pieces fill whole lines, each by itself or one after the other. A single row in a few
- * short pieces is no stream: ordinary stores are a little faster for it. */
-enum { MIN_STREAM_PIECE = 512 };
-
+/* Streaming pays where pieces fill whole lines, each by itself or one after the other. A single row in short pieces is no
+ * stream: ordinary stores are a little faster for it. */
 static inline bool fills_lines(const struct pkv_grid *grid, const char *dst) {
     const int64_t bytes = grid->piece_bytes;
     if (bytes >= LINE_BYTES)
-        return bytes >= MIN_STREAM_PIECE || grid->num_outer > 1 || grid->dst_inner == bytes;
+        return grid->num_outer > 1 || grid->dst_inner == bytes;
     return (bytes == 16 || bytes == 32) && grid->dst_inner == bytes &&
            grid->dst_outer % bytes == 0 && grid->num_inner * bytes >= 2 * LINE_BYTES &&
            (uintptr_t)dst % (uintptr_t)bytes == 0;
 }
 
 /* Pieces of single rows, far apart in the destination, stream from this size on, if their pages are touched and their
- * sources fetched before: pieces of 512 bytes took 1.16 to 1.6 times as long row by row, those of 256 bytes 1.03 to 1.4
- * times by ordinary stores; those of 128 bytes take 0.8 to 0.97. */
+ * sources fetched before: pieces of 512 bytes took 1.1 to 1.7 times as long row by row, those of 256 bytes 1.03 to 1.5
+ * times by ordinary stores. Pieces of 128 bytes take 1.03 to 1.25 times as long this way. */
 enum { MIN_STREAM_ACROSS = 256, PLACES_AHEAD = 8 };
 
 static inline void stream_across(char *dst, const char *src, const struct pkv_grid *grid,
