@@ -49,15 +49,15 @@ static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
 /* The tensor is resolved, so that the product is known to fit. */
 int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
 
-/* Bytes from the first to behind the last element of a resolved tensor. */
+/* Bytes from the first to behind the last element of a tensor that pkv_tensor_read gave. */
 static inline int64_t pkv_tensor_span(const struct pkv_tensor *tensor) {
     int64_t last = 0;
+    bool is_empty = false;
     for (int32_t i = 0; i < tensor->ndim; i++) {
-        if (tensor->shape[i] == 0)
-            return 0;
+        is_empty |= tensor->shape[i] == 0;
         last += (tensor->shape[i] - 1) * tensor->strides[i];
     }
-    return (last + 1) * pkv_dtypes[tensor->dtype].bytes;
+    return is_empty ? 0 : (last + 1) * pkv_dtypes[tensor->dtype].bytes;
 }
 
 /* Bytes from one index of an axis to the next, of a resolved tensor. */

@@ -93,14 +93,6 @@ struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job) {
     return &job->sides[job->num_sides].source;
 }
 
-/* Bytes from the first to behind the last element of [num_tokens, num_heads, head_size]. */
-static int64_t source_span(const struct pkv_tensor *source, int64_t element_bytes) {
-    const int64_t last = (source->shape[0] - 1) * source->strides[0] +
-                         (source->shape[1] - 1) * source->strides[1] +
-                         (source->shape[2] - 1) * source->strides[2];
-    return source->shape[0] == 0 ? 0 : (last + 1) * element_bytes;
-}
-
 enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
                                            const struct pkv_cache_part *part,
                                            const char *source_name, struct pkv_error *error) {
@@ -112,7 +104,7 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     if (status != PKV_STATUS_OK)
         return status;
     const struct pkv_range written = range_of(part->data, part->span_bytes);
-    side->read = range_of(source->data, source_span(source, part->element_bytes));
+    side->read = range_of(source->data, pkv_tensor_span(source));
     side->mover.kernels = job->kernels;
     side->mover.dst = part->data;
     side->mover.src = source->data;
@@ -210,10 +202,10 @@ enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *
 static int64_t place_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
                           const struct pkv_scatter_side *side, const int64_t *slots,
                           const int64_t *tokens, int64_t count) {
-    const struct pkv_cache_part *part = side->part;
+    /* A copy that nothing else points to: its strides are loaded once, not for each row. */
+    const struct pkv_cache_part part = *side->part;
     const int64_t block_size = job->step->block_size, src_stride = side->mover.src_row_stride;
-    const int64_t block_stride = part->block_stride_bytes, row_stride = part->token_stride_bytes;
-    const bool is_flat = pkv_cache_part_is_flat(part, block_size);
+    const bool is_flat = pkv_cache_part_is_flat(&part, block_size);
     struct pkv_span *end = spans;
     int64_t next_slot = -1, next_token = -1, last_block = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -222,9 +214,8 @@ static int64_t place_rows(struct pkv_span *spans, const struct pkv_scatter_job *
         if (slot == next_slot && token == next_token && block == last_block)
             end[-1].num_rows++;
         else
-            *end++ =
-                (struct pkv_span){block * block_stride + (slot - block * block_size) * row_stride,
-                                  token * src_stride, 1};
+            *end++ = (struct pkv_span){pkv_cache_part_row(&part, block, slot - block * block_size),
+                                       token * src_stride, 1};
         next_slot = slot + 1;
         next_token = token + 1;
         last_block = block;

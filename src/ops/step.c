@@ -382,7 +382,6 @@ static void clear(struct pkv_step *step) {
     step->has_slots = false;
     step->seq_offsets = (struct pkv_vector){0};
     step->num_gather_tokens = 0;
-    step->num_samples = 0;
 }
 
 static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kernels,

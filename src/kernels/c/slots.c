@@ -9,40 +9,40 @@
  * closer. */
 enum { CHECK_BLOCK = 64 };
 
-#define DEFINE_SLOT_KERNELS(type, name)                                                              \
-    static int64_t check_##name(const void *slots, int64_t stride, int64_t num_slots,                \
-                                int64_t bound) {                                                     \
-        const type *slot = slots;                                                                    \
-        int64_t i = 0;                                                                               \
-        for (; stride == 1 && i + CHECK_BLOCK <= num_slots; i += CHECK_BLOCK) {                      \
-            type largest = slot[i];                                                                  \
-            for (int64_t j = 1; j < CHECK_BLOCK; j++)                                                \
-                largest = slot[i + j] > largest ? slot[i + j] : largest;                             \
-            if (largest >= bound)                                                                    \
-                break;                                                                               \
-        }                                                                                            \
-        for (; i < num_slots; i++) {                                                                 \
-            if (slot[i * stride] >= bound)                                                           \
-                break;                                                                               \
-        }                                                                                            \
-        return i;                                                                                    \
-    }                                                                                                \
-                                                                                                     \
-    static int64_t select_##name(const void *slots, int64_t stride, int64_t first,                   \
-                                 int64_t num_slots, int64_t low, int64_t high, int64_t *out_slots,   \
-                                 int64_t *out_tokens) {                                              \
-        const type *slot = (const type *)slots + first * stride;                                     \
-        const uint64_t width = high > low ? (uint64_t)high - (uint64_t)low : 0;                      \
-        int64_t count = 0;                                                                           \
-        for (int64_t i = 0; i < num_slots; i++) {                                                    \
-            const int64_t value = slot[i * stride];                                                  \
-            out_slots[count] = value;                                                                \
-            out_tokens[count] = first + i;                                                           \
-            /* Which thread owns a slot is as good as random: counting beats branching. What is    \
-             * below low wraps around to more than any width. */ \
-            count += (uint64_t)value - (uint64_t)low < width;                                        \
-        }                                                                                            \
-        return count;                                                                                \
+#define DEFINE_SLOT_KERNELS(type, name)                                                            \
+    static int64_t check_##name(const void *slots, int64_t stride, int64_t num_slots,              \
+                                int64_t bound) {                                                   \
+        const type *slot = slots;                                                                  \
+        int64_t i = 0;                                                                             \
+        for (; stride == 1 && i + CHECK_BLOCK <= num_slots; i += CHECK_BLOCK) {                    \
+            type largest = slot[i];                                                                \
+            for (int64_t j = 1; j < CHECK_BLOCK; j++)                                              \
+                largest = slot[i + j] > largest ? slot[i + j] : largest;                           \
+            if (largest >= bound)                                                                  \
+                break;                                                                             \
+        }                                                                                          \
+        for (; i < num_slots; i++) {                                                               \
+            if (slot[i * stride] >= bound)                                                         \
+                break;                                                                             \
+        }                                                                                          \
+        return i;                                                                                  \
+    }                                                                                              \
+                                                                                                   \
+    static int64_t select_##name(const void *slots, int64_t stride, int64_t first,                 \
+                                 int64_t num_slots, int64_t low, int64_t high, int64_t *out_slots, \
+                                 int64_t *out_tokens) {                                            \
+        const type *slot = (const type *)slots + first * stride;                                   \
+        const uint64_t width = high > low ? (uint64_t)high - (uint64_t)low : 0;                    \
+        int64_t count = 0;                                                                         \
+        for (int64_t i = 0; i < num_slots; i++) {                                                  \
+            const int64_t value = slot[i * stride];                                                \
+            out_slots[count] = value;                                                              \
+            out_tokens[count] = first + i;                                                         \
+            /* Which thread owns a slot is as good as random: counting beats branching. */         \
+            /* Below low the difference wraps around to more than any width. */                    \
+            count += (uint64_t)value - (uint64_t)low < width;                                      \
+        }                                                                                          \
+        return count;                                                                              \
     }
 
 DEFINE_SLOT_KERNELS(int16_t, i16)
