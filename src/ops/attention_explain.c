@@ -47,12 +47,10 @@ static void name_kernels(struct pkv_attention_explanation *made,
                              : value_names[rung][pkv_attention_type_of(job->value.dtype)];
 }
 
-/* Bytes that are read of a token for one key head. */
+/* Bytes that are read of a token for one key head; values within keys come with them. */
 static int64_t token_bytes(const struct pkv_attention_job *job) {
-    const struct pkv_paged_attention_plan *plan = job->plan;
-    const int64_t key_bytes = plan->head_size * job->cache->key.element_bytes;
-    const bool has_values = job->cache->value.data != NULL;
-    return key_bytes + (has_values ? plan->value_head_size * job->value.element_bytes : 0);
+    const struct pkv_cache_part *key = &job->cache->key, *value = &job->cache->value;
+    return (key->row_bytes + value->row_bytes) / key->num_heads;
 }
 
 /* The tokens of a span that some row sees. */

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
@@ -211,33 +212,97 @@ static void test_sim(void **state) {
     destroy(&world);
 }
 
-/* The names of the level C, and on every level that of the products that the plan takes. */
+static void check_names(const struct world *world, int32_t level, const char *score,
+                        const char *value) {
+    const int32_t best = pkv_context_cpu_level(world->context);
+    if (level > best ||
+        (level > PKV_CPU_LEVEL_C && level < PKV_CPU_LEVEL_NEON && best >= PKV_CPU_LEVEL_NEON))
+        return;
+    struct pkv_context *context = make_context(1, PKV_RUN_MODE_NATIVE, level);
+    struct pkv_attention_explanation got = {.struct_size = sizeof(got)};
+    CHECK_OK(pkv_paged_attention_explain(context, world->plan, world->step, &got, &error), &error);
+    assert_int_equal(got.cpu_level, level);
+    assert_string_equal(got.score_kernel, score);
+    assert_string_equal(got.value_kernel, value);
+    pkv_context_destroy(context);
+}
+
+/* On every level that the machine has: those of the level, or of the one below if it has none of its own. */
 static void test_kernels_are_named(void **state) {
     (void)state;
     struct world world;
     struct pkv_paged_attention_options options = four_heads;
+    make(&world, 1, PKV_RUN_MODE_NATIVE, PKV_DTYPE_F16, true, &options);
+    set_step(&world, 1, (int64_t[]){40}, (int64_t[]){40}, 0);
+    check_names(&world, PKV_CPU_LEVEL_C, "attention_scores_f16_c", "attention_values_f16_c");
+    check_names(&world, PKV_CPU_LEVEL_AVX2, "attention_scores_f16_avx2",
+                "attention_values_f16_avx2");
+    check_names(&world, PKV_CPU_LEVEL_AVX512, "attention_scores_f16_avx512",
+                "attention_values_f16_avx512");
+    check_names(&world, PKV_CPU_LEVEL_AVX512_BF16, "attention_scores_f16_avx512",
+                "attention_values_f16_avx512");
+    check_names(&world, PKV_CPU_LEVEL_NEON, "attention_scores_f16_neon",
+                "attention_values_f16_neon");
+    check_names(&world, PKV_CPU_LEVEL_NEON_BF16, "attention_scores_f16_neon",
+                "attention_values_f16_neon");
+    destroy(&world);
+    make(&world, 1, PKV_RUN_MODE_NATIVE, PKV_DTYPE_F32, true, &options);
+    set_step(&world, 1, (int64_t[]){40}, (int64_t[]){40}, 0);
+    check_names(&world, PKV_CPU_LEVEL_AVX2, "attention_scores_f32_avx2",
+                "attention_values_f32_avx2");
+    destroy(&world);
+    /* Dot products: of the values where one sequence has 9 rows and more for a key head, here 80, the other 2. */
     options.products = PKV_ATTENTION_PRODUCTS_BF16;
     make(&world, 1, PKV_RUN_MODE_NATIVE, PKV_DTYPE_BF16, true, &options);
-    struct pkv_context *plain = make_context(1, PKV_RUN_MODE_NATIVE, PKV_CPU_LEVEL_C);
-    struct pkv_attention_explanation got = {.struct_size = sizeof(got)};
     set_step(&world, 2, (int64_t[]){40, 40}, (int64_t[]){40, 1}, 0);
-    CHECK_OK(pkv_paged_attention_explain(plain, world.plan, world.step, &got, &error), &error);
-    assert_int_equal(got.cpu_level, PKV_CPU_LEVEL_C);
-    assert_string_equal(got.score_kernel, "attention_scores_bf16_c");
-    assert_string_equal(got.value_kernel, "attention_values_bf16_c");
-    got = explain(&world);
-    if (got.cpu_level == PKV_CPU_LEVEL_AVX512_BF16) {
-        assert_string_equal(got.score_kernel, "attention_scores_dot_avx512_bf16");
-        assert_string_equal(got.value_kernel, "attention_values_dot_avx512_bf16");
-        /* 4 queries of 2 heads are 8 rows: too few for dot products of values. */
-        world.starts[0] = 0;
-        set_step(&world, 1, (int64_t[]){40}, (int64_t[]){4}, 0);
-        got = explain(&world);
-        assert_string_equal(got.score_kernel, "attention_scores_dot_avx512_bf16");
-        assert_string_equal(got.value_kernel, "attention_values_bf16_avx512");
-    }
-    pkv_context_destroy(plain);
+    check_names(&world, PKV_CPU_LEVEL_C, "attention_scores_bf16_c", "attention_values_bf16_c");
+    check_names(&world, PKV_CPU_LEVEL_AVX512_BF16, "attention_scores_dot_avx512_bf16",
+                "attention_values_dot_avx512_bf16");
+    set_step(&world, 1, (int64_t[]){40}, (int64_t[]){4}, 0);
+    check_names(&world, PKV_CPU_LEVEL_AVX512_BF16, "attention_scores_dot_avx512_bf16",
+                "attention_values_bf16_avx512");
     destroy(&world);
+}
+
+/* One query of a sequence over one block of that size, named again and again. */
+static void check_too_large(int32_t run_mode, int64_t block_size, int64_t num_heads,
+                            int64_t head_size, int64_t num_blocks) {
+    const int64_t shape[] = {1, block_size, num_heads, head_size};
+    const struct pkv_tensor key =
+        pkv_tensor_make((void *)(uintptr_t)0x10000, PKV_DTYPE_F32, 4, shape);
+    const struct pkv_step_options step_options = {.struct_size = sizeof(step_options)};
+    int32_t *table = calloc((size_t)num_blocks, sizeof(*table));
+    int64_t length = block_size * num_blocks, starts[] = {0, 1};
+    const struct pkv_step_indices indices = {
+        .struct_size = sizeof(indices),
+        .block_table = pkv_tensor_make(table, PKV_DTYPE_I32, 2, (int64_t[]){1, num_blocks}),
+        .seq_lens = pkv_tensor_make(&length, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .query_start_loc = pkv_tensor_make(starts, PKV_DTYPE_I64, 1, (int64_t[]){2})};
+    struct world world = {.context = make_context(1, run_mode, 0)};
+    struct pkv_attention_explanation got = {.struct_size = sizeof(got)};
+    assert_non_null(table);
+    CHECK_OK(pkv_cache_init(&world.cache, &key, NULL, NULL, &error), &error);
+    CHECK_OK(
+        pkv_paged_attention_plan_create(&world.plan, world.context, &world.cache, NULL, &error),
+        &error);
+    CHECK_OK(pkv_step_create(&world.step, &step_options, &error), &error);
+    CHECK_OK(pkv_step_set(world.context, world.step, &world.cache, &indices, &error), &error);
+    CHECK_REFUSED(pkv_paged_attention_explain(world.context, world.plan, world.step, &got, &error),
+                  &error, PKV_STATUS_OVERFLOW);
+    destroy(&world);
+    free(table);
+}
+
+/* 2^32 tokens and one block more; and 2^30 tokens of 2^23 heads of 2^11 bytes, which are 2^64. */
+static void test_sizes_that_do_not_fit(void **state) {
+    (void)state;
+    check_too_large(PKV_RUN_MODE_NATIVE, INT64_C(1) << 30, 1, 1, 5);
+    assert_string_equal(error.argument, "seq_lens");
+    for (int i = 0; i < 2; i++) {
+        check_too_large(i == 0 ? PKV_RUN_MODE_NATIVE : PKV_RUN_MODE_SIM, INT64_C(1) << 14,
+                        INT64_C(1) << 23, 512, INT64_C(1) << 16);
+        assert_string_equal(error.argument, "step");
+    }
 }
 
 static void test_explain_refuses(void **state) {
@@ -286,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_shared_tokens),
         cmocka_unit_test(test_sim),
         cmocka_unit_test(test_kernels_are_named),
+        cmocka_unit_test(test_sizes_that_do_not_fit),
         cmocka_unit_test(test_explain_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
