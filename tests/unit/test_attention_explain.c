@@ -314,6 +314,19 @@ static void test_explain_refuses(void **state) {
     before = got;
     CHECK_REFUSED(pkv_paged_attention_explain(world.context, world.plan, world.step, &got, &error),
                   &error, PKV_STATUS_BAD_STATE);
+    /* A step of slots has no queries, and one for a cache of other blocks is none for this plan. */
+    const struct pkv_step_indices slots = {
+        .struct_size = sizeof(slots),
+        .slot_mapping = pkv_tensor_make(world.starts, PKV_DTYPE_I64, 1, (int64_t[]){1})};
+    CHECK_OK(pkv_step_set(world.context, world.step, &world.cache, &slots, &error), &error);
+    CHECK_REFUSED(pkv_paged_attention_explain(world.context, world.plan, world.step, &got, &error),
+                  &error, PKV_STATUS_BAD_STATE);
+    const int64_t own_blocks = world.cache.num_blocks;
+    world.cache.num_blocks = own_blocks - 1;
+    set_step(&world, 1, (int64_t[]){300}, (int64_t[]){1}, 0);
+    world.cache.num_blocks = own_blocks;
+    CHECK_REFUSED(pkv_paged_attention_explain(world.context, world.plan, world.step, &got, &error),
+                  &error, PKV_STATUS_BAD_STATE);
     set_step(&world, 1, (int64_t[]){300}, (int64_t[]){1}, 0);
     CHECK_REFUSED(pkv_paged_attention_explain(NULL, world.plan, world.step, &got, &error), &error,
                   PKV_STATUS_NULL_ARGUMENT);
