@@ -167,7 +167,7 @@ static void check_overlap(const struct kern *kern) {
 }
 
 /* What scatter and gather make: rows of one size, to or from random slots, some of them twice, and runs of rows, which
- * may begin within others. */
+ * may begin within others. Tokens that are scattered follow each other, and some are left out. */
 static void check_rows(const struct kern *kern) {
     enum { NUM_SLOTS = 256, MAX_RUN = 3 };
     for (int64_t num_spans = 0; num_spans <= MAX_SPANS; num_spans++) {
@@ -179,26 +179,28 @@ static void check_rows(const struct kern *kern) {
             const int64_t longest = test_rng_between(rng, 1, MAX_RUN);
             const int64_t dst = copy_place(rng, room), src = copy_place(rng, room);
             const bool gather = test_rng_below(rng, 2) == 0;
+            int64_t token = 0;
             for (int64_t i = 0; i < num_spans; i++) {
                 const int64_t slot = test_rng_below(rng, NUM_SLOTS);
                 spans[i] = (struct pkv_span){dst + (gather ? i : slot) * stride,
-                                             src + (gather ? slot : i) * stride,
+                                             src + (gather ? slot : token) * stride,
                                              test_rng_between(rng, 1, longest)};
+                token += spans[i].num_rows + (test_rng_below(rng, 8) == 0);
             }
             run_spans(kern, gather ? "gathered rows" : "scattered rows", spans, num_spans, bytes);
         }
     }
 }
 
-/* A few long spans, apart from each other in random order or anywhere: a kernel may copy some of them side
- * by side, fetch the next one early, and do without when they overlap. */
+/* A few long spans, apart from each other in random order or anywhere, from anywhere or from one place after the other: a
+ * kernel may copy some of them side by side, fetch what comes next early, and do without when they overlap. */
 static void check_long(const struct kern *kern) {
     enum { MAX_LONG = 9 };
     for (int repeat = 0; repeat < 400; repeat++) {
         struct pkv_span spans[MAX_LONG];
-        int64_t order[MAX_LONG], end = test_rng_below(rng, 300);
+        int64_t order[MAX_LONG], end = test_rng_below(rng, 300), from = test_rng_below(rng, 300);
         const int64_t num_spans = test_rng_between(rng, 1, MAX_LONG);
-        const bool apart = test_rng_below(rng, 2) == 0;
+        const bool apart = test_rng_below(rng, 2) == 0, in_order = test_rng_below(rng, 2) == 0;
         test_rng_permutation(rng, order, num_spans);
         for (int64_t i = 0; i < num_spans; i++) {
             struct pkv_span *span = &spans[order[i]];
@@ -211,6 +213,11 @@ static void check_long(const struct kern *kern) {
             span->src_offset = copy_place(rng, span->num_rows);
             span->dst_offset = apart ? end : copy_place(rng, span->num_rows);
             end = min64(end + span->num_rows + test_rng_below(rng, 3) * 21, COPY_BYTES);
+        }
+        for (int64_t i = 0; in_order && i < num_spans; i++) {
+            spans[i].num_rows = min64(spans[i].num_rows, COPY_BYTES - from);
+            spans[i].src_offset = from;
+            from = min64(from + spans[i].num_rows + test_rng_below(rng, 3) * 21, COPY_BYTES);
         }
         run_spans(kern, apart ? "long, apart" : "long", spans, num_spans, 1);
     }

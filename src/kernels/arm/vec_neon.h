@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The vector interface of template/copy.h in NEON. AArch64 cores notice long runs of full-line stores and
+ * The vector interface of template/copy_lines.h in NEON. AArch64 cores notice long runs of full-line stores and
  * stop allocating by themselves, so the streaming store is the ordinary one.
  */
 #ifndef PKV_KERNELS_ARM_VEC_NEON_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Packed rows, over the same vector interface as template/copy.h. Such rows start anywhere in a cache line, and
+ * Packed rows, over the same vector interface as template/copy_lines.h. Such rows start anywhere in a cache line, and
  * their columns meet anywhere in one. The lines at both ends of a row, which are stored in parts, are asked for
  * ahead; a line in which columns meet is stored at once.
  */

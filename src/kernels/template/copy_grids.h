@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Grids of pieces, over the same vector interface as template/copy.h: heads of HND, fragments of PA_NZ (32
+ * Grids of pieces, over the same vector interface as template/copy_lines.h: heads of HND, fragments of PA_NZ (32
  * bytes) and X_PACKED (16), single elements of TRANSPOSED.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_GRIDS_H
@@ -15,7 +15,7 @@ static inline void copy_piece(char *dst, const char *src, int64_t bytes, bool st
     else if (stream && bytes == 32)
         vec_stream_32(dst, src);
     else if (stream)
-        stream_span(dst, src, bytes);
+        stream_span(dst, src, bytes, NULL);
     else if (bytes >= LINE_BYTES)
         copy_span(dst, src, bytes);
     else
@@ -148,7 +148,8 @@ static inline void stream_across(char *dst, const char *src, const struct pkv_gr
                 for (int64_t byte = 0; byte < grid->piece_bytes; byte += LINE_BYTES)
                     vec_prefetch_read(ahead + byte);
             }
-            stream_span(to + places[i].dst_offset, from + places[i].src_offset, grid->piece_bytes);
+            stream_span(to + places[i].dst_offset, from + places[i].src_offset, grid->piece_bytes,
+                        NULL);
         }
     }
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Rows of one size that go on at many places, over the same vector interface as template/copy.h: heads side
+ * Rows of one size that go on at many places, over the same vector interface as template/copy_lines.h: heads side
  * by side in the source, each with a region of its own in the destination.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_STREAMS_H
 #define PKV_KERNELS_TEMPLATE_COPY_STREAMS_H
 
-#include "kernels/template/copy.h"
+#include "kernels/template/copy_lines.h"
 
 /* Row after row the source is read in the order of memory, and so far ahead it is asked for: twice the
  * latency of memory at full speed, and a part of the first-level cache. */
@@ -39,7 +39,7 @@ static inline void copy_streams(char *dst, const char *src, const struct pkv_str
             if (stores == STREAMED_LINES)
                 stream_lines(to, from, bytes / LINE_BYTES);
             else if (stores == STREAMED_ROWS)
-                stream_span(to, from, bytes);
+                stream_span(to, from, bytes, NULL);
             else
                 copy_span(to, from, bytes);
         }
@@ -65,7 +65,7 @@ static void copy_streams_stream(char *dst, const char *src, const struct pkv_str
                                 const struct pkv_place *places, int64_t num_places) {
     if (is_one_span(stream, num_places))
         stream_span(dst + places[0].dst_offset, src + places[0].src_offset,
-                    stream->row_bytes * stream->num_rows);
+                    stream->row_bytes * stream->num_rows, NULL);
     else if (rows_are_whole_lines(dst, stream, places, num_places))
         copy_streams(dst, src, stream, places, num_places, STREAMED_LINES);
     else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The vector interface of template/copy.h in AVX2.
+ * The vector interface of template/copy_lines.h in AVX2.
  */
 #ifndef PKV_KERNELS_X86_VEC_AVX2_H
 #define PKV_KERNELS_X86_VEC_AVX2_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The vector interface of template/copy.h in AVX-512.
+ * The vector interface of template/copy_lines.h in AVX-512.
  */
 #ifndef PKV_KERNELS_X86_VEC_AVX512_H
 #define PKV_KERNELS_X86_VEC_AVX512_H

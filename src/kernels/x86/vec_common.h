@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What template/copy.h asks for beside full vectors: the same on every x86 level.
+ * What template/copy_lines.h asks for beside full vectors: the same on every x86 level.
  */
 #ifndef PKV_KERNELS_X86_VEC_COMMON_H
 #define PKV_KERNELS_X86_VEC_COMMON_H
