@@ -131,10 +131,12 @@ static inline bool fills_lines(const struct pkv_grid *grid, const char *dst) {
 /* Pieces of single rows, far apart in the destination, stream from this size on, if their pages are touched and their
  * sources fetched before: pieces of 512 bytes took 1.1 to 1.7 times as long row by row, those of 256 bytes 1.03 to 1.5
  * times by ordinary stores. Pieces of 128 bytes take 1.03 to 1.25 times as long this way. */
-enum { MIN_STREAM_ACROSS = 256, PLACES_AHEAD = 8 };
+enum { MIN_STREAM_ACROSS = 256 };
 
 static inline void stream_across(char *dst, const char *src, const struct pkv_grid *grid,
                                  const struct pkv_place *places, int64_t num_places) {
+    enum { ACROSS_AHEAD_BYTES = 4096 };
+    const int64_t places_ahead = ACROSS_AHEAD_BYTES / grid->piece_bytes + 1;
     for (int64_t j = 0; j < grid->num_inner; j++) {
         char *const to = dst + j * grid->dst_inner;
         const char *const from = src + j * grid->src_inner;
@@ -143,8 +145,8 @@ static inline void stream_across(char *dst, const char *src, const struct pkv_gr
                 for (int64_t k = i; k < num_places && k < i + TOUCH_BATCH; k++)
                     vec_prefetch_page(to + places[k].dst_offset);
             }
-            if (i + PLACES_AHEAD < num_places) {
-                const char *ahead = from + places[i + PLACES_AHEAD].src_offset;
+            if (i + places_ahead < num_places) {
+                const char *ahead = from + places[i + places_ahead].src_offset;
                 for (int64_t byte = 0; byte < grid->piece_bytes; byte += LINE_BYTES)
                     vec_prefetch_read(ahead + byte);
             }
