@@ -109,7 +109,7 @@ pkv_paged_attention_reserve(struct pkv_context *context,
  * explanation  out; its struct_size is read
  * errors       NULL_ARGUMENT (context, plan, step, explanation), BAD_STATE (a step that is not set,
  *              lacks query_start_loc, or was set for another geometry), OVERFLOW (a sequence of
- *              more than 2^32 tokens; 2^31 rows and more; bytes that 64 bits cannot count),
+ *              more than 2^32 tokens, those before its offset included; 2^31 rows and more; bytes that 64 bits cannot count),
  *              STRUCT_SIZE
  * threads      any; the context is only read
  * cost         one pass over the queries and one over the units; no element of the cache is read, no
@@ -154,7 +154,8 @@ struct pkv_paged_attention_tensors {
  *           geometry), STRIDE (elements of an output that share bytes), OVERLAP (an output shares
  *           bytes with another tensor, the cache or an index; one that only interleaves with them
  *           may be refused too), CAPACITY (a context without pkv_paged_attention_reserve), OVERFLOW
- *           (a sequence of more than 2^32 tokens), STRUCT_SIZE, INTERNAL (sim: an access outside a
+ *           (a sequence of more than 2^32 tokens, those before its offset included), STRUCT_SIZE,
+ *           INTERNAL (sim: an access outside a
  *           tensor)
  * threads   the executor's; the caller's alone in sim. Long contexts of few queries are divided
  *           when there are no more pairs of a sequence and a key head than threads, and fewer than
@@ -164,8 +165,9 @@ struct pkv_paged_attention_tensors {
  *           flops; no allocation
  * numerics  BOUNDED: doc/numerics.md derives the bound. STABLE with PRODUCTS_F32: out and lse of a
  *           query have the same bytes for any number of threads and parts, any other sequences in
- *           the batch and their order, any block ids and block_size, any num_shared_tokens, and any
- *           cutting of a sequence's queries into steps. A masked or unseen position never has an
+ *           the batch and their order, any block ids and block_size, any num_shared_tokens, any
+ *           seq_offsets that hide no token from a query, and any cutting of a sequence's queries
+ *           into steps. A masked or unseen position never has an
  *           effect, whatever its key and value hold; a visible one has none where its weight, or
  *           the weight of its tile of 256 tokens, underflows to 0
  * source    FlashAttention-2 (tiles), vLLM PagedAttention, FlashInfer; ALiBi: Press et al.; sinks:

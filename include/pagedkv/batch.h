@@ -11,7 +11,8 @@
  * tensors stay until the next begin.
  *
  * A step of an engine: begin, match and append for each sequence, commit; pkv_copy_blocks with
- * block_mapping; pkv_step_set with indices; run the model; pkv_batch_mark_computed.
+ * block_mapping; pkv_step_set with indices, which then serves scatter, gather and attention; run
+ * the model; pkv_batch_mark_computed.
  */
 #ifndef PAGEDKV_BATCH_H
 #define PAGEDKV_BATCH_H
@@ -109,7 +110,8 @@ struct pkv_batch_tensors {
                                         block_table [num_seqs, width] int32; and what is there to be
                                         read: seq_lens [num_seqs] int32 tokens from seq_offsets
                                         [num_seqs] int32 on. The offsets are 0 and left out, except
-                                        in a group with a window: there the tokens before are gone */
+                                        in a group with a window: there the tokens before are gone.
+                                        query_start_loc as below */
     struct pkv_tensor seq_lens;        /* [num_seqs] int32, context length including this step */
     struct pkv_tensor query_start_loc; /* [num_seqs + 1] int32 */
     struct pkv_tensor block_mapping;   /* [num_copies, 2] int32 (source, destination), for

@@ -69,8 +69,7 @@ PKV_API void pkv_step_destroy(struct pkv_step *step);
 
 /* The indices of one step. A tensor may be absent (ndim 0, data NULL) if no run needs it: a scatter
  * needs slot_mapping, a gather block_table and seq_lens, which come together or not at all;
- * seq_offsets count only with them. Attention needs query_start_loc beside them, and no
- * seq_offsets. They are borrowed: they must stay unchanged until the last run of the step. */
+ * seq_offsets count only with them. Attention needs query_start_loc beside them. They are borrowed: they must stay unchanged until the last run of the step. */
 struct pkv_step_indices {
     size_t struct_size;
     int32_t duplicates; /* enum pkv_duplicates */
@@ -79,7 +78,10 @@ struct pkv_step_indices {
     struct pkv_tensor slot_mapping; /* [num_tokens] int32 or int64; negative: skip that token */
     struct pkv_tensor block_table;  /* [num_seqs, max_num_blocks_per_seq] int32 or int64 */
     struct pkv_tensor seq_lens;     /* [num_seqs] or [num_seqs + 1] int32 or int64 */
-    struct pkv_tensor seq_offsets;  /* [num_seqs] int32 or int64, first token to read; absent: 0 */
+    /* [num_seqs] int32 or int64, the first token to read, in tokens of its sequence; absent: 0.
+     * seq_lens counts from there: what is read are the tokens seq_offset ... seq_offset + seq_len -
+     * 1. To attention the tokens before do not exist: a window has left them behind */
+    struct pkv_tensor seq_offsets;
     /* [num_seqs + 1] int32 or int64: running totals of the query lengths, the first one 0. The
      * queries of a sequence are its last tokens: 0 <= query length <= seq_len */
     struct pkv_tensor query_start_loc;
@@ -104,7 +106,7 @@ struct pkv_step_indices {
  *          query_start_loc not of one more), CAPACITY (more than max_tokens or max_seqs),
  *          INVALID_ARGUMENT (duplicates, seq_lens_cumulative, a negative length or offset, running
  *          totals that fall or do not start at 0, a query length above its seq_len, seq_offsets
- *          together with query_start_loc, num_shared_tokens negative or above a seq_len, a shared
+ *          together with num_shared_tokens, num_shared_tokens negative or above a seq_len, a shared
  *          block_table entry that differs from the first sequence's), SLOT_OUT_OF_RANGE (a slot
  *          beyond the last), DUPLICATE_SLOT (under REJECT), BLOCK_OUT_OF_RANGE (in an entry that a
  *          gather or attention reads; all other entries may hold anything), POSITION_OUT_OF_RANGE

@@ -117,13 +117,15 @@ static enum pkv_status check_overlap(const struct pkv_attention_job *job, struct
     const struct pkv_tensor *const outputs[] = {&job->out, &job->lse};
     static const char *const names[] = {"out", "lse"};
     const struct pkv_cache *cache = job->cache;
-    struct pkv_strided read[9] = {
+    struct pkv_strided read[10] = {
         table_bytes(job->step),
         pkv_vector_bytes(&job->step->seq_lens),
         pkv_vector_bytes(&job->step->query_start_loc),
         pkv_cache_part_bytes(&cache->key, cache->num_blocks, cache->block_size),
     };
     int32_t num_read = 4;
+    if (job->step->seq_offsets.data)
+        read[num_read++] = pkv_vector_bytes(&job->step->seq_offsets);
     if (cache->value.data)
         read[num_read++] =
             pkv_cache_part_bytes(&cache->value, cache->num_blocks, cache->block_size);
@@ -156,9 +158,10 @@ static enum pkv_status check_lengths(const struct pkv_attention_job *job, struct
     if (step->table_row.count <= limit / step->block_size)
         return PKV_STATUS_OK;
     for (int64_t b = 0; b < step->num_seqs; b++) {
-        if (pkv_step_seq_len(step, b) > limit)
+        if (pkv_step_seq_end(step, b) > limit)
             return pkv_error_set(error, PKV_STATUS_OVERFLOW, job->function, "seq_lens", b,
-                                 pkv_step_seq_len(step, b), limit, "must be at most");
+                                 pkv_step_seq_end(step, b), limit,
+                                 "must, with its offset, be at most");
     }
     return PKV_STATUS_OK;
 }

@@ -77,7 +77,7 @@ static const float *fill_bias(const struct pkv_attention_job *job, float *bias,
     const struct pkv_tensor *mask = &job->mask;
     const int64_t width = mask->shape[1];
     const int64_t column =
-        tile * PKV_ATTENTION_TILE + width - pkv_step_seq_len(job->step, place->seq);
+        tile * PKV_ATTENTION_TILE + width - pkv_step_seq_end(job->step, place->seq);
     if (column + num_tokens <= 0)
         return NULL;
     const char *row = pkv_tensor_at(mask, place->token, 0);

@@ -76,7 +76,7 @@ struct query {
 static double mask_at(struct sim *sim, const struct query *query, int64_t position) {
     const struct pkv_tensor *mask = &sim->job->mask;
     const int64_t column =
-        position + mask->shape[1] - pkv_step_seq_len(sim->job->step, query->place.seq);
+        position + mask->shape[1] - pkv_step_seq_end(sim->job->step, query->place.seq);
     return column < 0 ? 0 : read_number(sim, &sim->mask, at(mask, query->place.token, column, 0));
 }
 

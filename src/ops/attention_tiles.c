@@ -59,9 +59,12 @@ static struct tile locate(const struct walk *walk, int buffer,
         .value_offsets = values,
     };
     const struct pkv_vector table = pkv_step_table_row(job->step, span->seq);
-    int64_t entry = (start + tile.skip) / block_size;
-    int64_t offset = (start + tile.skip) - entry * block_size;
-    for (int64_t t = tile.skip; t < tile.num_tokens; entry++, offset = 0) {
+    /* Before the sequence's offset its table may hold anything. */
+    const int64_t missing = pkv_step_seq_offset(job->step, span->seq) - start;
+    const int64_t first = missing > tile.skip ? missing : tile.skip;
+    int64_t entry = (start + first) / block_size;
+    int64_t offset = (start + first) - entry * block_size;
+    for (int64_t t = first; t < tile.num_tokens; entry++, offset = 0) {
         const int64_t block = pkv_vector_at(&table, entry);
         const int64_t left = tile.num_tokens - t, room = block_size - offset;
         const int64_t end = t + (left < room ? left : room);
@@ -73,6 +76,10 @@ static struct tile locate(const struct walk *walk, int buffer,
             key += cache->key.token_stride_bytes;
             value += job->value.token_stride_bytes;
         }
+    }
+    for (int64_t t = tile.skip; t < first; t++) {
+        keys[t] = keys[first];
+        values[t] = values[first];
     }
     return tile;
 }

@@ -16,15 +16,15 @@ struct pkv_attention_place pkv_attention_place(const struct pkv_attention_job *j
                                                int64_t row) {
     const struct pkv_paged_attention_plan *plan = job->plan;
     const int64_t token = row / plan->group;
-    const int64_t seq_len = pkv_step_seq_len(job->step, seq);
-    const int64_t position = seq_len - (pkv_step_query_start(job->step, seq + 1) - token);
+    const int64_t seq_end = pkv_step_seq_end(job->step, seq);
+    const int64_t position = seq_end - (pkv_step_query_start(job->step, seq + 1) - token);
     return (struct pkv_attention_place){
         .seq = seq,
         .token = token,
         .head = row % plan->group,
         .position = position,
-        .begin = larger(position - plan->left, 0),
-        .end = smaller(position + plan->right + 1, seq_len),
+        .begin = larger(position - plan->left, pkv_step_seq_offset(job->step, seq)),
+        .end = smaller(position + plan->right + 1, seq_end),
     };
 }
 

@@ -192,6 +192,10 @@ int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b) {
     return step->seq_offsets.data ? pkv_vector_at(&step->seq_offsets, b) : 0;
 }
 
+int64_t pkv_step_seq_end(const struct pkv_step *step, int64_t b) {
+    return pkv_step_seq_offset(step, b) + pkv_step_seq_len(step, b);
+}
+
 int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b) {
     return pkv_vector_at(&step->query_start_loc, b);
 }
@@ -358,10 +362,10 @@ static enum pkv_status set_queries(struct pkv_step *step, const struct pkv_step_
                               &(struct pkv_where){function, "query_start_loc", error});
     if (status != PKV_STATUS_OK)
         return status;
-    if (step->seq_offsets.data)
+    if (step->seq_offsets.data && indices->num_shared_tokens != 0)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_offsets",
-                             PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
-                             "must be absent where query_start_loc is given");
+                             PKV_ERROR_NONE, indices->num_shared_tokens, PKV_ERROR_NONE,
+                             "must be absent where num_shared_tokens is not 0");
     if (totals.shape[0] != step->num_seqs + 1)
         return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function, "query_start_loc", 0,
                                   totals.shape[0], step->num_seqs + 1,

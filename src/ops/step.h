@@ -89,6 +89,9 @@ enum pkv_status pkv_step_set_indices(struct pkv_step *step, const struct pkv_ker
 int64_t pkv_step_seq_len(const struct pkv_step *step, int64_t b);
 int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b);
 
+/* Behind the last token that is read: its position is one less. */
+int64_t pkv_step_seq_end(const struct pkv_step *step, int64_t b);
+
 /* Queries of sequence b, and the number of its first one. */
 int64_t pkv_step_query_len(const struct pkv_step *step, int64_t b);
 int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b);

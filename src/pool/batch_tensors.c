@@ -100,7 +100,8 @@ enum pkv_status pkv_batch_tensors_get(const struct pkv_batch *batch, int32_t gro
         .slot_mapping = vector(part->slot_mapping, PKV_DTYPE_I64, batch->num_tokens),
         .block_table = matrix(part->block_table, batch->num_seqs, batch->pool->groups[group].width),
         .seq_lens =
-            has_window ? vector(part->kept_lens, PKV_DTYPE_I32, batch->num_seqs) : views.seq_lens};
+            has_window ? vector(part->kept_lens, PKV_DTYPE_I32, batch->num_seqs) : views.seq_lens,
+        .query_start_loc = views.query_start_loc};
     if (has_window)
         views.indices.seq_offsets = vector(part->kept_offsets, PKV_DTYPE_I32, batch->num_seqs);
     return pkv_struct_write(tensors, &views, sizeof(views), __func__, "tensors", error);

@@ -26,6 +26,18 @@ echo "a window of 1 earlier token, and of none"
 run_both paged_attention in.st --lse_base 2 --window_left 1 | floats
 run_both paged_attention in.st --lse-base 2 --window-left=0 | floats
 
+echo "the first three tokens of sequence 0 and the first one of sequence 1 are gone, and with them a block"
+make_file in.st <<END
+query F32 2,1,2 0*4
+$(caches)
+block_table I32 2,3 -7 0 99 1 -5 99
+seq_lens I32 2 1 1
+query_start_loc I32 3 0 1 2
+seq_offset I64 2 3 1
+END
+run_both paged_attention in.st --lse_base 2 | floats
+library_fails run paged_attention in.st fails.out --num_shared_tokens 1
+
 echo "a whole prompt, and a chunk: causal, not causal, with one later token"
 make_file in.st <<END
 query F32 5,1,2 0*10

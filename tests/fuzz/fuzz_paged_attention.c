@@ -33,9 +33,11 @@ struct input {
     struct model_sizes sizes;
     struct attn_ref_options ref;
     int32_t query_dtype;
-    int32_t dtypes[3]; /* of block_table, seq_lens, query_start_loc */
+    int32_t dtypes[4]; /* of block_table, seq_lens, query_start_loc, seq_offsets */
     int64_t num_seqs, width, num_starts, num_shared;
     int64_t table[MAX_SEQS * MAX_WIDTH], lengths[MAX_SEQS + 1], starts[MAX_SEQS + 2];
+    int has_offsets;
+    int64_t offsets[MAX_SEQS];
     int64_t num_rows; /* of the tensors */
     int has_lse, is_bool_mask;
     int64_t mask_width;      /* -1: no mask */
@@ -74,6 +76,8 @@ static void take_sequences(struct bytes *in, struct input *it) {
     const int64_t num_common = take_between(in, 0, it->width);
     for (int64_t b = 0; b < it->num_seqs; b++) {
         it->lengths[b] = take_index(in, take_between(in, 0, room), room, it->dtypes[1]);
+        if (it->has_offsets)
+            it->offsets[b] = take_index(in, take_between(in, 0, 9), 20, it->dtypes[3]);
         for (int64_t i = 0; i < it->width; i++) {
             const int64_t block = take_between(in, 0, it->sizes.num_blocks - 1);
             it->table[b * it->width + i] =
@@ -134,8 +138,9 @@ static void take_input(struct bytes *in, struct input *it) {
                                      .value_head_size = SIZE,
                                      .padded = flags & 1,
                                      .interleaved = flags >> 1 & 1};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         it->dtypes[i] = flags >> (2 + i) & 1 ? PKV_DTYPE_I32 : PKV_DTYPE_I64;
+    it->has_offsets = flags >> 6 & 1;
     it->query_dtype = take_dtype(in);
     it->num_seqs = take_between(in, 0, MAX_SEQS);
     it->width = take_between(in, 0, MAX_WIDTH);
@@ -155,9 +160,10 @@ static void take_input(struct bytes *in, struct input *it) {
 
 static int sequence_is_good(const struct input *it, int64_t b) {
     const int64_t length = it->lengths[b], start = it->starts[b], end = it->starts[b + 1];
-    if (length < 0 || length > it->width * it->sizes.block_size)
+    const int64_t room = it->width * it->sizes.block_size, offset = it->offsets[b];
+    if (length < 0 || offset < 0 || length > room || (length > 0 && offset > room - length))
         return 0;
-    for (int64_t p = 0; p < length; p++) {
+    for (int64_t p = offset; p < offset + length && length > 0; p++) {
         const int64_t block = it->table[b * it->width + p / it->sizes.block_size];
         if (block < 0 || block >= it->sizes.num_blocks)
             return 0;
@@ -166,7 +172,8 @@ static int sequence_is_good(const struct input *it, int64_t b) {
 }
 
 static int step_is_good(const struct input *it) {
-    int good = it->num_starts == it->num_seqs + 1 && it->starts[0] == 0 && it->num_shared >= 0;
+    int good = it->num_starts == it->num_seqs + 1 && it->starts[0] == 0 && it->num_shared >= 0 &&
+               !(it->has_offsets && it->num_shared != 0);
     for (int64_t b = 0; b < it->num_seqs && good; b++) {
         good = sequence_is_good(it, b) && it->num_shared <= it->lengths[b];
         for (int64_t p = 0; p < it->num_shared && good; p++) {
@@ -325,11 +332,14 @@ static enum pkv_status call(const struct input *it, const struct pkv_cache *cach
         model_index_make(it->dtypes[0], 2, (int64_t[]){it->num_seqs, it->width}, it->table);
     struct model_index lengths = model_index_make(it->dtypes[1], 1, &it->num_seqs, it->lengths);
     struct model_index starts = model_index_make(it->dtypes[2], 1, &it->num_starts, it->starts);
-    const struct pkv_step_indices indices = {.struct_size = sizeof(indices),
-                                             .block_table = table.tensor,
-                                             .seq_lens = lengths.tensor,
-                                             .query_start_loc = starts.tensor,
-                                             .num_shared_tokens = it->num_shared};
+    struct model_index offsets = model_index_make(it->dtypes[3], 1, &it->num_seqs, it->offsets);
+    const struct pkv_step_indices indices = {
+        .struct_size = sizeof(indices),
+        .block_table = table.tensor,
+        .seq_lens = lengths.tensor,
+        .seq_offsets = it->has_offsets ? offsets.tensor : (struct pkv_tensor){0},
+        .query_start_loc = starts.tensor,
+        .num_shared_tokens = it->num_shared};
     struct pkv_error error = {.struct_size = sizeof(error)};
     struct pkv_paged_attention_plan *plan = NULL;
     struct pkv_step *step = NULL;
@@ -353,6 +363,7 @@ static enum pkv_status call(const struct input *it, const struct pkv_cache *cach
     model_index_free(&table);
     model_index_free(&lengths);
     model_index_free(&starts);
+    model_index_free(&offsets);
     return status;
 }
 
@@ -362,7 +373,7 @@ static void read_rows(const struct model_part *part, const struct input *it, int
     const struct num_format *format = num_format_of(part->tensor.dtype);
     const int64_t size = it->sizes.block_size, row = it->sizes.num_heads * SIZE;
     for (int64_t e = 0; e < it->lengths[b] * row; e++) {
-        const int64_t p = e / row;
+        const int64_t p = it->offsets[b] + e / row;
         const int64_t at = ref_part_index(&part->ref, it->table[b * it->width + p / size], p % size,
                                           e % row / SIZE, e % SIZE);
         to[e] = (float)num_float_of_code(

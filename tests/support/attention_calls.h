@@ -34,6 +34,7 @@ static inline struct pkv_step_indices attn_indices(const struct attn_call *call)
         .seq_lens_cumulative = call->seq_lens_cumulative,
         .block_table = call->block_table.tensor,
         .seq_lens = call->seq_lens.tensor,
+        .seq_offsets = call->seq_offsets.tensor,
         .query_start_loc = call->query_start_loc.tensor,
         .num_shared_tokens = call->placement.num_shared,
     };

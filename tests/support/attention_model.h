@@ -72,6 +72,7 @@ struct attn_placement {
     int padded;
     int interleaved;
     int has_no_lse;
+    int drops_unseen; /* seq_offsets: up to the first token that a query's window reaches, tokens may be gone */
     int64_t num_shared; /* num_shared_tokens; see attn_can_share */
     int64_t num_pieces;
     struct attn_piece pieces[ATTN_MAX_PIECES];
@@ -94,6 +95,7 @@ struct attn_call {
     struct test_guard head_memory[2]; /* slopes, sinks */
     struct model_index block_table;
     struct model_index seq_lens;
+    struct model_index seq_offsets; /* absent unless drops_unseen */
     struct model_index query_start_loc;
     int32_t seq_lens_cumulative;
     int64_t num_rows;

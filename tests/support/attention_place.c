@@ -168,14 +168,29 @@ static int64_t any_number(int32_t dtype, struct test_rng *rng) {
     return dtype == PKV_DTYPE_I32 ? (int32_t)number : number;
 }
 
-/* Entries behind those that a piece needs hold anything. */
+/* Somewhere up to the first position that its first query's window reaches, its end if it has no query. */
+static int64_t any_offset(const struct attn_problem *problem, const struct attn_piece *piece,
+                          int64_t length, struct test_rng *rng) {
+    int64_t left = problem->sizes.max_left, position = length - (piece->end - piece->first),
+            most = 0;
+
+    if (piece->first == piece->end) {
+        most = length;
+    } else if (left > 0 && position - (left - 1) > 0) {
+        most = position - (left - 1);
+    }
+    return test_rng_below(rng, 3) ? most : test_rng_between(rng, 0, most);
+}
+
+/* Entries before and behind those that a piece needs hold anything. */
 static void make_indices(struct attn_call *call, const struct attn_problem *problem,
                          const struct tables *tables, struct test_rng *rng) {
-    int32_t dtypes[3];
+    int32_t dtypes[4];
     int64_t size = call->placement.block_size, count = call->placement.num_pieces, width = 0;
     int64_t *table, *lengths = allocate(count + 1), *starts = allocate(count + 1), total = 0;
+    int64_t *offsets = allocate(count);
 
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         dtypes[i] = test_rng_below(rng, 2) ? PKV_DTYPE_I32 : PKV_DTYPE_I64;
     }
     call->seq_lens_cumulative = (int32_t)test_rng_below(rng, 2);
@@ -185,6 +200,10 @@ static void make_indices(struct attn_call *call, const struct attn_problem *prob
         int64_t length = problem->sizes.num_tokens[piece->seq] -
                          problem->sizes.num_queries[piece->seq] + piece->end;
 
+        if (call->placement.drops_unseen) {
+            offsets[i] = any_offset(problem, piece, length, rng);
+            length -= offsets[i];
+        }
         width = needed > width ? needed : width;
         starts[i + 1] = starts[i] + piece->end - piece->first;
         total += length;
@@ -199,8 +218,10 @@ static void make_indices(struct attn_call *call, const struct attn_problem *prob
                          problem->sizes.num_queries[piece->seq] + piece->end;
 
         for (int64_t k = 0; k < stride; k++) {
+            int is_read = k * size < length && (k + 1) * size > offsets[i] && offsets[i] < length;
+
             table[i * stride + k] =
-                k * size < length ? tables->blocks[piece->seq][k] : any_number(dtypes[0], rng);
+                is_read ? tables->blocks[piece->seq][k] : any_number(dtypes[0], rng);
         }
     }
     int64_t num_lengths = count + call->seq_lens_cumulative, num_starts = count + 1;
@@ -210,12 +231,17 @@ static void make_indices(struct attn_call *call, const struct attn_problem *prob
     call->block_table.tensor.shape[1] = width;
     call->seq_lens = model_index_make(dtypes[1], 1, &num_lengths, lengths);
     call->query_start_loc = model_index_make(dtypes[2], 1, &num_starts, starts);
+    if (call->placement.drops_unseen) {
+        call->seq_offsets = model_index_make(dtypes[3], 1, &count, offsets);
+        test_guard_protect(&call->seq_offsets.memory);
+    }
     test_guard_protect(&call->block_table.memory);
     test_guard_protect(&call->seq_lens.memory);
     test_guard_protect(&call->query_start_loc.memory);
     call->num_rows = starts[count];
     free(table);
     free(lengths);
+    free(offsets);
     free(starts);
 }
 
@@ -384,6 +410,7 @@ void attn_call_free(struct attn_call *call) {
     test_guard_free(&call->head_memory[1]);
     model_index_free(&call->block_table);
     model_index_free(&call->seq_lens);
+    model_index_free(&call->seq_offsets);
     model_index_free(&call->query_start_loc);
     free(call);
 }

@@ -117,6 +117,53 @@ static void one_step_with_a_sink(void **state) {
     }
 }
 
+/* Without a window, tokens before a sequence's offset are unseen all the same. Keys are 0, so that every token seen has
+ * the same weight; a value is its position; entries of blocks that hold nothing but earlier tokens are out of range. */
+static void tokens_before_an_offset(void **state) {
+    enum { TOKENS = 600, SIZE = 8, BLOCK = 8, QUERIES = 3 };
+    static const int64_t offsets[] = {0, 1, 7, 8, 31, 32, 33, 255, 256, 257, 300, 512, 596, 597};
+    static float keys[TOKENS][SIZE], values[TOKENS][SIZE], query[QUERIES][SIZE], out[QUERIES][SIZE];
+    int32_t table[TOKENS / BLOCK], lengths[1], starts[2] = {0, QUERIES};
+    int64_t offset;
+    struct small small = {
+        .key_cache =
+            pkv_tensor_make(keys, PKV_DTYPE_F32, 4, (int64_t[]){TOKENS / BLOCK, BLOCK, 1, SIZE}),
+        .value_cache =
+            pkv_tensor_make(values, PKV_DTYPE_F32, 4, (int64_t[]){TOKENS / BLOCK, BLOCK, 1, SIZE}),
+        .indices = {.block_table =
+                        pkv_tensor_make(table, PKV_DTYPE_I32, 2, (int64_t[]){1, TOKENS / BLOCK}),
+                    .seq_lens = pkv_tensor_make(lengths, PKV_DTYPE_I32, 1, (int64_t[]){1}),
+                    .seq_offsets = pkv_tensor_make(&offset, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+                    .query_start_loc = pkv_tensor_make(starts, PKV_DTYPE_I32, 1, (int64_t[]){2})},
+        .tensors = {.query =
+                        pkv_tensor_make(query, PKV_DTYPE_F32, 3, (int64_t[]){QUERIES, 1, SIZE}),
+                    .out = pkv_tensor_make(out, PKV_DTYPE_F32, 3, (int64_t[]){QUERIES, 1, SIZE})},
+    };
+
+    (void)state;
+    for (int64_t t = 0; t < TOKENS; t++) {
+        for (int d = 0; d < SIZE; d++) {
+            values[TOKENS - BLOCK - t / BLOCK * BLOCK + t % BLOCK][d] = (float)t / 1024;
+        }
+    }
+    for (size_t k = 0; k < sizeof(offsets) / sizeof(offsets[0]); k++) {
+        offset = offsets[k];
+        lengths[0] = (int32_t)(TOKENS - offset);
+        for (int32_t i = 0; i < TOKENS / BLOCK; i++) {
+            table[i] = (i + 1) * BLOCK > offset ? TOKENS / BLOCK - 1 - i : i % 2 ? -1 : INT32_MAX;
+        }
+        for (int i = 0; i < contexts.count; i++) {
+            memset(out, 0xff, sizeof(out));
+            CHECK_OK(run(contexts.all[i], &small), &error);
+            for (int q = 0; q < QUERIES; q++) {
+                double mean = (double)(offset + TOKENS - QUERIES + q) / 2 / 1024;
+
+                expect_near(out[q], (double[]){mean, mean}, 2);
+            }
+        }
+    }
+}
+
 /* What the tests below start from: two tiles and a bit, two key heads. */
 static struct attn_sizes medium(void) {
     return (struct attn_sizes){.num_heads = 6,
@@ -502,6 +549,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_decode_step),
         cmocka_unit_test(one_step_with_a_sink),
+        cmocka_unit_test(tokens_before_an_offset),
         cmocka_unit_test(rows_that_see_nothing),
         cmocka_unit_test(numbers_that_are_none),
         cmocka_unit_test(weights_that_underflow),

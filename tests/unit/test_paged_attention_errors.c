@@ -40,7 +40,7 @@ static void setting_make(struct setting *it) {
                                .num_seqs = 2,
                                .num_queries = {1, 2},
                                .num_tokens = {17, 40}};
-    struct attn_placement placement = {.block_size = 8};
+    struct attn_placement placement = {.block_size = 8, .drops_unseen = 1};
     struct pkv_paged_attention_options options;
     struct pkv_step_indices indices;
 
@@ -287,6 +287,7 @@ static void outputs_in_inputs(void **state) {
             it.cache.value.data,
             it.call->block_table.tensor.data,
             it.call->seq_lens.tensor.data,
+            it.call->seq_offsets.tensor.data,
             it.call->query_start_loc.tensor.data,
         };
 
@@ -394,10 +395,11 @@ static void parts_out_of_range(void **state) {
     setting_free(&it);
 }
 
-/* 2^32 tokens and one more, in one block that is only described. */
+/* 2^32 tokens and one more, in one block that is only described; and as many with those that are gone. */
 static void sequences_that_are_too_long(void **state) {
     static uint16_t element[32];
     int64_t table[1] = {0}, length[1] = {(INT64_C(1) << 32) + 1}, starts[2] = {0, 1};
+    int64_t offset[1] = {0}, end = length[0];
     float query[2] = {0}, out[2];
     int64_t block_size = INT64_C(1) << 40;
     struct pkv_tensor key =
@@ -405,6 +407,7 @@ static void sequences_that_are_too_long(void **state) {
     struct pkv_step_indices indices = {
         .block_table = pkv_tensor_make(table, PKV_DTYPE_I64, 2, (int64_t[]){1, 1}),
         .seq_lens = pkv_tensor_make(length, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .seq_offsets = pkv_tensor_make(offset, PKV_DTYPE_I64, 1, (int64_t[]){1}),
         .query_start_loc = pkv_tensor_make(starts, PKV_DTYPE_I64, 1, (int64_t[]){2})};
     struct pkv_paged_attention_tensors tensors = {
         .query = pkv_tensor_make(query, PKV_DTYPE_F32, 3, (int64_t[]){1, 1, 2}),
@@ -416,17 +419,20 @@ static void sequences_that_are_too_long(void **state) {
     (void)state;
     memset(out, 0xff, sizeof(out));
     CHECK_OK(pkv_cache_init(&cache, &key, NULL, NULL, &error), &error);
-    CHECK_OK(pkv_step_set(native, step, &cache, &indices, &error), &error);
-    for (int i = 0; i < 2; i++) {
-        struct pkv_context *context = i ? sim : native;
+    for (int i = 0; i < 4; i++) {
+        struct pkv_context *context = i % 2 ? sim : native;
         struct pkv_paged_attention_plan *plan = NULL;
+
+        offset[0] = i / 2 * 1000;
+        length[0] = end - offset[0];
+        CHECK_OK(pkv_step_set(native, step, &cache, &indices, &error), &error);
 
         CHECK_OK(pkv_paged_attention_plan_create(&plan, context, &cache, &options, &error), &error);
         CHECK_REFUSED(pkv_paged_attention_run(context, plan, step, &cache, &tensors, &error),
                       &error, PKV_STATUS_OVERFLOW);
         assert_string_equal(error.argument, "seq_lens");
         assert_int_equal(error.index, 0);
-        assert_int_equal(error.value, length[0]);
+        assert_int_equal(error.value, end);
         assert_int_equal(error.bound, INT64_C(1) << 32);
         pkv_paged_attention_plan_destroy(plan);
     }

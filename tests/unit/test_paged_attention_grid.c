@@ -303,6 +303,7 @@ static double run_combination(const struct combination *at, struct test_rng *rng
         .padded = (int)test_rng_below(rng, 2),
         .interleaved = (int)test_rng_below(rng, 2),
         .has_no_lse = v[LSE] == 2,
+        .drops_unseen = (int)test_rng_below(rng, 2),
     };
     struct attn_call *call;
     double used, best;

@@ -147,6 +147,16 @@ static void cut(struct question *question, int64_t chunk) {
     expect_same(question, chunk == 1 ? "token by token" : "chunks of queries");
 }
 
+/* Tokens that no query sees are gone: whole, chunk by chunk, and in parts. */
+static void dropped(struct question *question) {
+    question->whole.drops_unseen = 1;
+    blocks(question);
+    cut(question, 7);
+    again(question, &question->whole, question->context, 3);
+    expect_same(question, "offsets in parts");
+    question->whole.drops_unseen = 0;
+}
+
 static void cuts(struct question *question) {
     static const int64_t chunks[] = {1, 7};
 
@@ -249,6 +259,12 @@ static void windows_and_sinks(void **state) {
     sizes.has_sinks = 1;
     sizes.softcap = 50;
     on_fast_levels("window and sinks", &sizes, ask_everything);
+    on_every_level("behind a window", &sizes, dropped);
+    sizes.mask = ATTN_MASK_FLOAT;
+    sizes.mask_width = 100;
+    sizes.has_slopes = 1;
+    sizes.max_left = 300;
+    on_fast_levels("behind a window, under a mask", &sizes, dropped);
 }
 
 static void masks_and_slopes(void **state) {

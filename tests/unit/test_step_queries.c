@@ -209,6 +209,7 @@ static void tensors_that_belong_together(void **state) {
     expect_refused(&it, PKV_STATUS_NULL_ARGUMENT, "query_start_loc", __LINE__);
     setting_make(&it);
     it.indices.seq_offsets = pkv_tensor_make(it.offsets, PKV_DTYPE_I64, 1, (int64_t[]){NUM_SEQS});
+    it.indices.num_shared_tokens = 4;
     REFUSE(it, PKV_STATUS_INVALID_ARGUMENT, "seq_offsets");
 }
 

@@ -89,23 +89,23 @@ static int read_options(const struct run_call *call, const struct pkv_tensor *qu
     return read_float(call, "softcap", attributes->softcap, true, &options->softcap);
 }
 
-static int set_step(struct run_call *call, struct pkv_step *step, const struct pkv_cache *cache) {
-    struct pkv_error error = {.struct_size = sizeof(error)};
-    const struct pkv_step_indices indices = {
-        .struct_size = sizeof(indices),
-        .block_table = *run_tensor(call, "block_table"),
-        .seq_lens = *run_tensor(call, "seq_lens"),
-        .query_start_loc = *run_tensor(call, "query_start_loc"),
-        .num_shared_tokens = call->attributes.num_shared_tokens};
-    if (pkv_step_set(call->cli.context, step, cache, &indices, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
-    return CLI_CONTINUE;
-}
-
 static void take_optional(struct run_call *call, const char *name, struct pkv_tensor *to) {
     const struct pkv_tensor *tensor = run_tensor(call, name);
     if (tensor)
         *to = *tensor;
+}
+
+static int set_step(struct run_call *call, struct pkv_step *step, const struct pkv_cache *cache) {
+    struct pkv_error error = {.struct_size = sizeof(error)};
+    struct pkv_step_indices indices = {.struct_size = sizeof(indices),
+                                       .block_table = *run_tensor(call, "block_table"),
+                                       .seq_lens = *run_tensor(call, "seq_lens"),
+                                       .query_start_loc = *run_tensor(call, "query_start_loc"),
+                                       .num_shared_tokens = call->attributes.num_shared_tokens};
+    take_optional(call, "seq_offset", &indices.seq_offsets);
+    if (pkv_step_set(call->cli.context, step, cache, &indices, &error) != PKV_STATUS_OK)
+        return fail(call, &error);
+    return CLI_CONTINUE;
 }
 
 static int attend(struct run_call *call, const struct pkv_paged_attention_plan *plan,

@@ -337,6 +337,7 @@ const struct run_operator run_operators[] = {
       {"block_table", false, false, "[num_seqs, width] I32 or I64"},
       {"seq_lens", false, false, "[num_seqs] lengths, the new tokens included"},
       {"query_start_loc", false, false, "[num_seqs + 1] running totals of the new tokens"},
+      {"seq_offset", true, false, "[num_seqs], first token that is there; seq_lens counts from it"},
       {"alibi_slopes", true, false, "[num_heads] F32"},
       {"sinks", true, false, "[num_heads] F32, joins the denominator"},
       {"mask", true, false,
