@@ -12,7 +12,7 @@ help:
 	@echo 'make test      install what is missing, build, run the tests (under 5 minutes)'
 	@echo 'make test-all  other compilers, sanitizers, other processors, oracles (under 35 minutes)'
 	@echo 'make build     build the library, the tool and the tests into build/release'
-	@echo 'make install   install from there to PREFIX ($(PREFIX)); DESTDIR is honoured'
+	@echo 'make install   build the library and the tool, and install them to PREFIX ($(PREFIX)); DESTDIR is honoured'
 	@echo 'make format    lay out all C files with clang-format'
 	@echo 'make clean     remove build/'
 
@@ -33,11 +33,12 @@ test-all:
 build:
 	@scripts/build.sh release
 
-install: build
-	cmake --install build/release --prefix '$(PREFIX)'
+install:
+	@scripts/build.sh install
+	cmake --install build/install --prefix '$(PREFIX)'
 
 clean:
 	rm -rf build
 
 format:
-	find $(wildcard include src tools examples tests bench) -name '*.[ch]' -exec clang-format -i {} +
+	find include src tools examples tests -name '*.[ch]' -exec clang-format -i {} +

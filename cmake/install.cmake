@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` copies: headers, both libraries, the tool, its man page, and the packages for
+# What `cmake --install` copies: headers, both libraries, the tool, its man page, the documents, and the packages for
 # pkg-config and find_package. Both packages find their own place, so an installed tree may be moved.
 
 include(GNUInstallDirs)
@@ -11,6 +11,9 @@ install(TARGETS pagedkv_static pagedkv_shared EXPORT pagedkvTargets
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/pagedkv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")
+# Headers name pages of doc/.
+install(FILES LICENSE NOTICE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY doc DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 if(TARGET pagedkv)
   install(TARGETS pagedkv RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   if(EXISTS ${PROJECT_SOURCE_DIR}/doc/pagedkv.1)

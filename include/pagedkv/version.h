@@ -3,7 +3,7 @@
  * The version of the library: at compile time as macros, at run time as a function.
  * Stability: within one API major version no public function is removed and no field of a public
  * struct moves; option structs grow at their end only (see status.h on struct_size). Until 1.0 a
- * minor version may break both, and the CHANGELOG says how.
+ * minor version may break both, the CHANGELOG says how, and the soname has both numbers.
  */
 #ifndef PAGEDKV_VERSION_H
 #define PAGEDKV_VERSION_H

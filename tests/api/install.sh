@@ -19,6 +19,10 @@ run() {
     LD_LIBRARY_PATH=$libraries "$2" >"$work/output" || { echo "$2 failed"; exit 1; }
 }
 
+for page in LICENSE NOTICE doc/prefix-key.md; do
+    [ -f "$work/moved/share/doc/pagedkv/$page" ] || { echo "$page is not installed"; exit 1; }
+done
+
 if [ -x "$work/moved/bin/pagedkv" ]; then
     "$work/moved/bin/pagedkv" info >/dev/null
 fi
@@ -38,6 +42,11 @@ export PKG_CONFIG_PATH=$libraries/pkgconfig
 "$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/shared" \
     $(pkg-config --libs pagedkv)
 run "pkg-config, shared" "$work/shared"
+# Below 1.0 a program asks for the minor version, too (see version.h).
+soname=$(ldd "$work/shared" | grep -o 'libpagedkv\.so[0-9.]*' | head -n 1)
+version=$(pkg-config --modversion pagedkv)
+[ "${version%%.*}" = 0 ] && wanted=libpagedkv.so.${version%.*} || wanted=libpagedkv.so.${version%%.*}
+[ "$soname" = "$wanted" ] || { echo "the soname is $soname, not $wanted"; exit 1; }
 rm "$libraries"/libpagedkv.so*
 # shellcheck disable=SC2046
 "$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/static" \
