@@ -11,3 +11,11 @@ for mode in native sim; do
     sed -n 's/^\(\[PRECISION_[A-Z]*\]\) *\([a-z0-9_]*\) .*/\1 \2/p' out.txt
 done
 fails verify no_such_case
+
+echo "the beginning of names, with and without the published prefix"
+for name in gym scatter_pa_kv_cache::test_gym; do
+    "$PAGEDKV" verify $name --num_blocks 40 |
+        sed -n 's/^\(\[PRECISION_[A-Z]*\]\) *\([a-z0-9_]*\) .*/\1 \2/p'
+done
+fails verify gy
+fails verify scatter_pa_kv_cache::test_

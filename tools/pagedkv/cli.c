@@ -179,7 +179,7 @@ int32_t cli_cpu_level(const char *command, const char *cpu) {
         cpu = getenv("PAGEDKV_CPU");
         source = "PAGEDKV_CPU";
     }
-    if (cpu == NULL)
+    if (cpu == NULL || (cpu[0] == '\0' && source[0] != '-'))
         return PKV_CPU_LEVEL_BEST;
     int32_t level = pkv_cpu_level_from_name(cpu);
     if (level < 0)

@@ -15,9 +15,8 @@
 enum {
     CLI_CONTINUE = -1,
     CLI_OK = 0,
-    CLI_CHECK_FAILED = 1, /* a check of verify or replay failed or could not run */
-    CLI_USAGE = 2,        /* wrong usage or bad input; one line on stderr says what */
-    CLI_SKIPPED = 77
+    CLI_CHECK_FAILED = 1, /* a check of verify, bench or replay failed or could not run */
+    CLI_USAGE = 2         /* wrong usage or bad input; one line on stderr says what */
 };
 
 /* The subcommands. argv[0] is the command's own name ("run"). Each returns an exit status. */

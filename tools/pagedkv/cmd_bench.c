@@ -66,15 +66,16 @@ static void more_help(FILE *stream, const void *subject) {
     fputs("\noperators (all when none is named):\n", stream);
     for (int i = 0; i < NUM_OPS; i++)
         fprintf(stream, "  %-17s  %s\n", ops[i].name, ops[i].what);
-    fputs("\n'attention' stands for all four of it. Its ceiling is a sequential read of the same "
-          "keys\n"
-          "and values, or where arithmetic is the limit the peak of the unit that does it.\n"
-          "The ceiling is a contiguous copy of the same bytes with streaming stores, in the same\n"
-          "memory, with the same number of threads (calls of up to 256 tokens: with one).\n"
-          "'x scalar' compares with a plain loop of memcpy. Ratios are medians of the ratios of\n"
-          "single rounds, in which all variants are taken in random order; bytes are those read\n"
-          "and written.\n",
-          stream);
+    fputs(
+        "\nThe ceiling is a contiguous copy of the same bytes with streaming stores, in the same\n"
+        "memory, with the same number of threads (calls of up to 256 tokens: with one). That of\n"
+        "attention_decode is a sequential read of the same keys and values, that of\n"
+        "attention_mla and attention_prefill the peak of the unit that does the products;\n"
+        "attention_step and manager have none. 'attention' stands for its four groups.\n"
+        "'x scalar' compares with a plain loop of memcpy. Ratios are medians of the ratios of\n"
+        "single rounds, in which all variants are taken in random order; bytes are those read\n"
+        "and written.\n",
+        stream);
 }
 
 static void print_ping_pong(const struct bench_report *report, const struct bench_team *team) {
@@ -262,7 +263,7 @@ int cmd_bench(int argc, char **argv) {
     const struct cli_syntax syntax = {
         COMMAND,
         "bench [OP ...] [--threads N] [--json]",
-        "Measures every operator beside a ceiling measured in the same process.",
+        "Measures operators beside a ceiling measured in the same process.",
         options,
         more_help,
         NULL};

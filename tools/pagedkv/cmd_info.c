@@ -110,9 +110,12 @@ int cmd_info(int argc, char **argv) {
         {"cpu", CLI_TEXT, &choice.cpu, 0, 0, NULL, "LEVEL",
          "use the kernels of a lower CPU level (environment: PAGEDKV_CPU)"},
         {.name = NULL}};
-    const struct cli_syntax syntax = {
-        "info", "info [--json]", "Tells what the library sees of this machine.", options, NULL,
-        NULL};
+    const struct cli_syntax syntax = {"info",
+                                      "info [--json] [--cpu LEVEL]",
+                                      "Tells what the library sees of this machine.",
+                                      options,
+                                      NULL,
+                                      NULL};
     int first = 0;
     int status = cli_parse(&syntax, argc, argv, &first);
     if (status != CLI_CONTINUE)

@@ -61,7 +61,7 @@ static void print_other(const struct verify_other *one) {
 }
 
 static int list_cases(void) {
-    printf("%-24s %13s %5s x %-4s%3s x %-4s%s\n", "case", "", "blocks", "size", "heads", "size",
+    printf("%-24s %13s %5s x %-4s%3s x %-4s%s\n", "case", "", "block", "size", "h", "size",
            "slots");
     for (int32_t i = 0; i < verify_num_cases; i++) {
         print_shape(&verify_cases[i]);
@@ -76,7 +76,9 @@ static int list_cases(void) {
     return CLI_OK;
 }
 
-static int is_other(const char *name) {
+static int is_case(const char *name) {
+    if (verify_case_find(name) >= 0)
+        return 1;
     for (int table = 0; table < NUM_OTHER_TABLES; table++) {
         for (const struct verify_other *one = other_tables[table]; one->name; one++) {
             if (strcmp(one->name, name) == 0)
@@ -86,12 +88,13 @@ static int is_other(const char *name) {
     return 0;
 }
 
-/* A case of another table is selected by its name; a name that is none selects those that it begins, up to a '_'. */
+/* A case is selected by its name; a name that is none selects those that it begins, up to a '_'. */
 static int selects(const char *wanted, const char *name) {
+    wanted = verify_case_bare_name(wanted);
     const size_t length = strlen(wanted);
     if (strcmp(wanted, name) == 0)
         return 1;
-    return strncmp(wanted, name, length) == 0 && name[length] == '_' && !is_other(wanted);
+    return strncmp(wanted, name, length) == 0 && name[length] == '_' && !is_case(wanted);
 }
 
 static int is_selected(const char *name, int num_names, char **names) {
@@ -133,14 +136,14 @@ static int select_cases(struct verify *verify, int num_names, char **names) {
     int status =
         verify->cases && selected ? CLI_CONTINUE : cli_error(COMMAND, "out of memory; free some");
     for (int i = 0; i < num_names && status == CLI_CONTINUE; i++) {
-        const int32_t found = verify_case_find(names[i]);
-        if (found < 0 && selects_other(names[i]))
-            continue;
-        if (found < 0)
+        int is_known = selects_other(names[i]);
+        for (int32_t k = 0; k < verify_num_cases; k++) {
+            if (selects(names[i], verify_cases[k].name))
+                is_known = selected[k] = 1;
+        }
+        if (!is_known)
             status =
                 cli_error(COMMAND, "there is no case '%s'; see 'pagedkv verify --list'", names[i]);
-        else
-            selected[found] = 1;
     }
     for (int32_t i = 0; i < verify_num_cases && status == CLI_CONTINUE; i++) {
         if (num_names > 0 && !selected[i])
@@ -364,7 +367,7 @@ int cmd_verify(int argc, char **argv) {
     const struct cli_syntax syntax = {
         COMMAND,
         "verify [CASE ...] [--list] [--run_mode native|sim] [--seed N] [--threads N]\n"
-        "                      [--num_blocks N] [--tolerance] [--json]",
+        "                      [--num_blocks N] [--tolerance] [--cpu LEVEL] [--json]",
         "Runs the published cases of scatter_pa_kv_cache and checks every byte of the caches, and\n"
         "cases of paged attention and checks every number, against independent references.\n"
         "A CASE is a name of --list, or its start up to a '_': attention.",

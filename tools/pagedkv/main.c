@@ -29,7 +29,7 @@ static void print_help(FILE *stream) {
         fprintf(stream, "  %-8s %s\n", commands[i].name, commands[i].summary);
     fputs("\n'pagedkv COMMAND --help' explains a command; 'pagedkv --version' prints the version.\n"
           "Options may be spelled with '_' or with '-'. Exit status: 0 ok, 1 a check failed,\n"
-          "2 usage or bad input, 77 skipped.\n",
+          "2 usage or bad input.\n",
           stream);
 }
 

@@ -279,7 +279,7 @@ const struct run_operator run_operators[] = {
      {LAYOUTS, "scatter_mode", "strides", "offsets", "duplicates"},
      run_scatter_pa_kv_cache},
     {"scatter_rows",
-     "writes the rows of any number of sources to the same slots of their caches",
+     "writes the rows of up to 16 sources to the same slots of their caches",
      "cache_0, cache_1, ...",
      {{"slot_mapping", false, false, "[num_tokens] I32 or I64; a negative slot skips its token"},
       {"source_0", false, true,

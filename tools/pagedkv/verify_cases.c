@@ -51,10 +51,13 @@ const char *verify_pattern_name(enum verify_pattern pattern) {
     return "unknown";
 }
 
-int32_t verify_case_find(const char *name) {
+const char *verify_case_bare_name(const char *name) {
     const size_t prefix = strlen(PREFIX);
-    if (strncmp(name, PREFIX, prefix) == 0)
-        name += prefix;
+    return strncmp(name, PREFIX, prefix) == 0 ? name + prefix : name;
+}
+
+int32_t verify_case_find(const char *name) {
+    name = verify_case_bare_name(name);
     for (int32_t i = 0; i < verify_num_cases; i++) {
         if (strcmp(verify_cases[i].name, name) == 0)
             return i;

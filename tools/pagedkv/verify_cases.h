@@ -35,7 +35,10 @@ extern const int32_t verify_num_cases;
 /* "random", "duplicates", "padding", "runs of 128". */
 const char *verify_pattern_name(enum verify_pattern pattern);
 
-/* The index of the case of that name, with or without its published prefix, or -1. */
+/* Without the prefix of the published spelling. */
+const char *verify_case_bare_name(const char *name);
+
+/* The index of the case of that name, with or without the prefix, or -1. */
 int32_t verify_case_find(const char *name);
 
 /* Bytes of a token's key. */
