@@ -134,13 +134,13 @@ static void paged_cache_begin_token(struct paged_cache *cache, int64_t position)
 /* Once per layer: writes the token's row. key, value [num_kv_heads, head_size]. */
 static void paged_cache_write(struct paged_cache *cache, int64_t layer, float *key, float *value) {
     struct pkv_error error = {0};
-    const struct pkv_cache *pages = &cache->layers[layer];
-    int64_t shape[3] = {1, pages->key.num_heads, pages->key.head_size};
+    const struct pkv_cache *blocks = &cache->layers[layer];
+    int64_t shape[3] = {1, blocks->key.num_heads, blocks->key.head_size};
     struct pkv_tensor keys = pkv_tensor_make(key, PKV_DTYPE_F32, 3, shape);
     struct pkv_tensor values = pkv_tensor_make(value, PKV_DTYPE_F32, 3, shape);
-    check(
-        pkv_scatter_run(cache->context, cache->scatter, cache->step, pages, &keys, &values, &error),
-        &error);
+    check(pkv_scatter_run(cache->context, cache->scatter, cache->step, blocks, &keys, &values,
+                          &error),
+          &error);
 }
 
 /* Once per layer, after the write: attention of the token over all tokens so far, itself included.
@@ -148,13 +148,13 @@ static void paged_cache_write(struct paged_cache *cache, int64_t layer, float *k
 static void paged_cache_attend(struct paged_cache *cache, int64_t layer, int64_t num_heads,
                                float *query, float *attended) {
     struct pkv_error error = {0};
-    const struct pkv_cache *pages = &cache->layers[layer];
-    int64_t shape[3] = {1, num_heads, pages->key.head_size};
+    const struct pkv_cache *blocks = &cache->layers[layer];
+    int64_t shape[3] = {1, num_heads, blocks->key.head_size};
     struct pkv_paged_attention_tensors tensors = {
         .struct_size = sizeof tensors,
         .query = pkv_tensor_make(query, PKV_DTYPE_F32, 3, shape),
         .out = pkv_tensor_make(attended, PKV_DTYPE_F32, 3, shape)};
-    check(pkv_paged_attention_run(cache->context, cache->attention, cache->step, pages, &tensors,
+    check(pkv_paged_attention_run(cache->context, cache->attention, cache->step, blocks, &tensors,
                                   &error),
           &error);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A Llama-architecture model in float32: its weights, read from a llama2.c checkpoint, and the
- * arithmetic between the attention calls. It keeps no keys and no values: llama.c does, in pages.
+ * arithmetic between the attention calls. It keeps no keys and no values: llama.c does, in blocks.
  */
 #ifndef LLAMA_MODEL_H
 #define LLAMA_MODEL_H

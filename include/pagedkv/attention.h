@@ -27,12 +27,10 @@ extern "C" {
 
 /* The arithmetic of the two products, q . k and weights . v. */
 enum pkv_attention_products {
-    /* Products and sums in float32; STABLE. Where the processor has dot products of bfloat16 they multiply
-     * bfloat16 queries with bfloat16 keys: sums are float32 all the same, but numbers below 2^-126 count
-     * as 0. */
+    /* Products and sums in float32; STABLE. On level avx512_bf16 its dot products multiply bfloat16
+     * queries with bfloat16 keys: sums are float32 all the same, but numbers below 2^-126 count as 0. */
     PKV_ATTENTION_PRODUCTS_F32 = 0,
-    /* Where the processor has dot products of bfloat16, for keys and for values that are bfloat16:
-     * queries and weights are rounded to it, sums stay float32. About 1.3 times as fast in prefill,
+    /* On level avx512_bf16, for keys and for values that are bfloat16, its dot products: queries and weights are rounded to it, sums stay float32. About 1.3 times as fast in prefill,
      * errors near 2^-8. Elsewhere the same as F32; so are the values where fewer than 9 rows (queries
      * times query heads of a key head) are attended to at once, for that is quicker. */
     PKV_ATTENTION_PRODUCTS_BF16 = 1

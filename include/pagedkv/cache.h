@@ -65,7 +65,7 @@ struct pkv_cache_part {
     int64_t fragment_stride_bytes;
     int64_t fragment_bytes;
     int64_t row_bytes;  /* num_heads * head_size * element_bytes: what one token stores */
-    int64_t span_bytes; /* from the first to behind the last byte that belongs to the part */
+    int64_t span_bytes; /* from the first byte of the part to its last one, both included */
 };
 
 /* Filled by pkv_cache_init, struct_size included. Everything else that takes a cache wants it so:

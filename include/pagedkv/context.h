@@ -47,8 +47,8 @@ struct pkv_context;
  * context  out; hand it to pkv_context_destroy. NULL when the call fails
  * options  in, nullable: native, the best level, malloc and free, the calling thread alone
  * errors   NULL_ARGUMENT (context), INVALID_ARGUMENT (run_mode; a max_cpu_level that is none of
- *          this architecture; an executor without a run function or with num_threads below 1; an
- *          allocator with only one of its functions), STRUCT_SIZE, OUT_OF_MEMORY
+ *          this architecture; an executor with num_threads below 1, or above 1 without a run
+ *          function; an allocator with only one of its functions), STRUCT_SIZE, OUT_OF_MEMORY
  * threads  any. One context serves one thread at a time; any number of contexts may live at once
  * cost     one allocation; asks the processor what it can do (microseconds)
  */

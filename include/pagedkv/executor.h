@@ -47,7 +47,7 @@ pkv_executor_pthread_create(struct pkv_executor_pthread **executor, int32_t num_
 PKV_API void pkv_executor_pthread_destroy(struct pkv_executor_pthread *executor);
 
 /* The hook to put into a context's options. Valid as long as the pool lives. Without a pool (NULL)
- * it has no run function, and pkv_context_create refuses it. */
+ * it is an executor of one thread: everything happens on the caller's. */
 PKV_API struct pkv_executor pkv_executor_pthread_hook(struct pkv_executor_pthread *executor);
 
 #ifdef __cplusplus

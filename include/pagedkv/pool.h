@@ -91,7 +91,7 @@ PKV_API size_t pkv_pool_memory_size(const struct pkv_pool_options *options);
  * options  in; num_blocks must be given
  * errors   NULL_ARGUMENT (pool, options), INVALID_ARGUMENT, STRUCT_SIZE, UNSUPPORTED (partial blocks
  *          with several groups), OVERFLOW, OUT_OF_MEMORY, SYSTEM (no random seed, no mutex)
- * cost     one allocation and one pass over it. A block costs at most 128 bytes beside its stored
+ * cost     one allocation and one pass over it. A block costs at most 96 bytes beside its stored
  *          tokens (block_size * 4 bytes, of the largest group); a sequence 4 bytes for each entry of
  *          its tables and some 100 for each group
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scatter to many targets: one slot_mapping, any number of (source, cache) pairs of different
+ * Scatter to many targets: one slot_mapping, up to 16 (source, cache) pairs of different
  * widths and dtypes, in one pass. The latent, the rotary part and the scales of an MLA token go to
  * three caches, or to three column ranges of one packed row. EXACT, as every scatter.
  */

@@ -89,7 +89,7 @@ struct pkv_error {
 PKV_API const char *pkv_status_name(int32_t status);
 
 /* Writes one sentence about the error into text: function, argument with index and axis, value,
- * rule, bound, status. The value is there without an argument too, behind the rule.
+ * rule, bound, status. The value is there without an argument too, after the rule.
  *
  * error       in, nullable; NULL, or status PKV_STATUS_OK: "no error"
  * text        [text_bytes] char, out, nullable: then nothing is written
