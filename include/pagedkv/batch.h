@@ -111,7 +111,8 @@ struct pkv_batch_tensors {
                                         read: seq_lens [num_seqs] int32 tokens from seq_offsets
                                         [num_seqs] int32 on. The offsets are 0 and left out, except
                                         in a group with a window: there the tokens before are gone.
-                                        query_start_loc as below */
+                                        query_start_loc as below; duplicates: no slot is named
+                                        twice, which threads divide better (ASSUME_UNIQUE) */
     struct pkv_tensor seq_lens;        /* [num_seqs] int32, context length including this step */
     struct pkv_tensor query_start_loc; /* [num_seqs + 1] int32 */
     struct pkv_tensor block_mapping;   /* [num_copies, 2] int32 (source, destination), for

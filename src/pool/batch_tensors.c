@@ -97,6 +97,7 @@ enum pkv_status pkv_batch_tensors_get(const struct pkv_batch *batch, int32_t gro
         .block_mapping = matrix(part->copies, part->num_copies, 2)};
     views.indices = (struct pkv_step_indices){
         .struct_size = sizeof(views.indices),
+        .duplicates = PKV_DUPLICATES_ASSUME_UNIQUE, /* each new token has a slot of its own */
         .slot_mapping = vector(part->slot_mapping, PKV_DTYPE_I64, batch->num_tokens),
         .block_table = matrix(part->block_table, batch->num_seqs, batch->pool->groups[group].width),
         .seq_lens =

@@ -102,6 +102,10 @@ static void use_step(struct fixture *fixture, float *memory, const int32_t *new_
     CHECK_OK(pkv_scatter_plan_create(&scatter, context, &cache, NULL, &error), &error);
     CHECK_OK(pkv_gather_plan_create(&gather, context, &cache, &error), &error);
     CHECK_OK(pkv_copy_blocks(context, &cache, &tensors.block_mapping, &error), &error);
+    struct pkv_step_indices strict = tensors.indices;
+    assert_int_equal(strict.duplicates, PKV_DUPLICATES_ASSUME_UNIQUE);
+    strict.duplicates = PKV_DUPLICATES_REJECT;
+    CHECK_OK(pkv_step_set(context, step, &cache, &strict, &error), &error);
     CHECK_OK(pkv_step_set(context, step, &cache, &tensors.indices, &error), &error);
     CHECK_OK(pkv_scatter_run(context, scatter, step, &cache, &key, NULL, &error), &error);
     CHECK_OK(pkv_gather_run(context, gather, step, &cache, &out, NULL, &error), &error);
