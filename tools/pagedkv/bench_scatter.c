@@ -69,20 +69,31 @@ static int measure(struct bench_stage *stage, const struct bench_team *team,
 int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
                   const struct bench_report *report) {
     static const int64_t sizes[] = {2633, 7902, BENCH_MAX_TOKENS};
-    for (int random = 1; random >= 0; random--) {
+    static const struct {
+        int64_t run_tokens;
+        int32_t duplicates;
+        const char *name;
+    } kinds[] = {{1, PKV_DUPLICATES_LAST_WINS, "random"},
+                 {1, PKV_DUPLICATES_ASSUME_UNIQUE, "unique"},
+                 {16, PKV_DUPLICATES_LAST_WINS, "runs of 16"},
+                 {BENCH_BLOCK_SIZE, PKV_DUPLICATES_LAST_WINS, "runs of 128"}};
+    for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+        /* The promise only tells threads how to divide. */
+        if (kinds[kind].duplicates != PKV_DUPLICATES_LAST_WINS && team->num_threads == 1)
+            continue;
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             for (int cold = 0; cold <= 1; cold++) {
                 const struct bench_scatter_shape shape = {.num_tokens = sizes[i],
                                                           .num_calls = 1,
-                                                          .run_tokens =
-                                                              random ? 1 : BENCH_BLOCK_SIZE,
+                                                          .run_tokens = kinds[kind].run_tokens,
+                                                          .duplicates = kinds[kind].duplicates,
                                                           .destination = BENCH_DESTINATION_FRESH,
                                                           .cold_source = cold,
                                                           .layout = PKV_LAYOUT_NHD,
                                                           .num_heads = BENCH_NUM_HEADS};
                 char text[BENCH_CASE_TEXT];
                 (void)snprintf(text, sizeof(text), "%" PRId64 " tokens, %s, %s source", sizes[i],
-                               random ? "random" : "runs of 128", cold ? "cold" : "warm");
+                               kinds[kind].name, cold ? "cold" : "warm");
                 int status =
                     measure(stage, team, report, &shape, bench_scatter_run, "scatter", text);
                 if (status != CLI_OK)

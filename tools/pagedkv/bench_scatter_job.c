@@ -77,12 +77,12 @@ void bench_scatter_job_destroy(struct bench_scatter_job *job) {
     memset(job, 0, sizeof(*job));
 }
 
-/* Whole blocks in random order: what prefill writes. */
+/* Blocks in random order, each from its beginning: what prefill writes. */
 static const int64_t *take_runs(struct bench_scatter_job *job, int64_t num_slots) {
     const int64_t run = job->shape.run_tokens;
     const int64_t *blocks = bench_walk_take(&job->stage->blocks, (num_slots + run - 1) / run);
     for (int64_t i = 0; i < num_slots; i++)
-        job->run_slots[i] = blocks[i / run] * run + i % run;
+        job->run_slots[i] = blocks[i / run] * BENCH_BLOCK_SIZE + i % run;
     return job->run_slots;
 }
 
@@ -161,6 +161,7 @@ static enum pkv_status set_step(struct bench_scatter_job *job, struct pkv_step *
     int64_t *slots = (int64_t *)(uintptr_t)(job->slots + call * job->shape.num_tokens);
     const struct pkv_step_indices indices = {
         .struct_size = sizeof(indices),
+        .duplicates = job->shape.duplicates,
         .slot_mapping = pkv_tensor_make(slots, PKV_DTYPE_I64, 1, &job->shape.num_tokens)};
     return pkv_step_set(job->context, step, &job->cache, &indices, &job->error);
 }
