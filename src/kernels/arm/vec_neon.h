@@ -28,9 +28,13 @@ static inline void vec_stream_16(char *dst, const char *src) {
     vec_store(dst, vec_load(src));
 }
 
-static inline void vec_stream_32(char *dst, const char *src) {
+static inline void vec_copy_32(char *dst, const char *src) {
     vec_store(dst, vec_load(src));
     vec_store(dst + VEC_BYTES, vec_load(src + VEC_BYTES));
+}
+
+static inline void vec_stream_32(char *dst, const char *src) {
+    vec_copy_32(dst, src);
 }
 
 static inline void vec_prefetch_page(const char *p) {

@@ -18,6 +18,8 @@ static inline void copy_piece(char *dst, const char *src, int64_t bytes, bool st
         stream_span(dst, src, bytes, NULL);
     else if (bytes >= LINE_BYTES)
         copy_span(dst, src, bytes);
+    else if (bytes == 32)
+        vec_copy_32(dst, src);
     else
         memcpy(dst, src, (size_t)bytes);
 }

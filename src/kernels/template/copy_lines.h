@@ -5,6 +5,7 @@
  *
  *   vec, VEC_BYTES               a vector of VEC_BYTES bytes; LINE_BYTES is a multiple of it
  *   vec_load, vec_store          unaligned
+ *   vec_copy_32                  copy that many bytes; gcc makes two pieces of such a memcpy for AVX2
  *   vec_stream                   around the caches if the machine can; destination aligned to VEC_BYTES
  *   vec_stream_16, vec_stream_32 copy that many bytes around the caches if the machine can; destination
  *                                aligned to them

@@ -7,6 +7,11 @@
 
 #include <immintrin.h>
 
+static inline void vec_copy_32(char *dst, const char *src) {
+    _mm256_storeu_si256((__m256i *)(void *)dst,
+                        _mm256_loadu_si256((const __m256i *)(const void *)src));
+}
+
 static inline void vec_stream_16(char *dst, const char *src) {
     _mm_stream_si128((__m128i *)(void *)dst, _mm_loadu_si128((const __m128i *)(const void *)src));
 }
