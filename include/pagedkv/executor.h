@@ -30,7 +30,7 @@ struct pkv_executor_pthread;
 
 /* Makes a pool and starts its threads.
  *
- * executor     out; hand it to pkv_executor_pthread_destroy. As it was when the call fails
+ * executor     out; hand it to pkv_executor_pthread_destroy. NULL when the call fails
  * num_threads  1 to 1024; 0: one for each processor that this process may run on, 1024 at the most
  * allocator    in, nullable: malloc and free; copied
  * errors       NULL_ARGUMENT (executor), INVALID_ARGUMENT (num_threads; an allocator with only one

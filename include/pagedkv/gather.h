@@ -22,8 +22,8 @@ struct pkv_gather_plan;
  *
  * plan     out; hand it to pkv_gather_plan_destroy. NULL when the call fails
  * cache    in: the pattern of every layer's cache that this plan will read; copied
- * errors   NULL_ARGUMENT (plan, context, cache), OUT_OF_MEMORY, BAD_STATE (a cache that
- *          pkv_cache_init has not filled)
+ * errors   NULL_ARGUMENT (plan, context, cache), OUT_OF_MEMORY, UNSUPPORTED (key-only PA_NZ),
+ *          BAD_STATE (a cache that pkv_cache_init has not filled)
  * threads  the caller's alone
  * cost     one allocation, by the context's allocator; no element is read
  */

@@ -91,11 +91,22 @@ __attribute__((format(printf, 2, 3))) static void say(struct sentence *sentence,
         sentence->length += (size_t)length;
 }
 
-size_t pkv_error_text(const struct pkv_error *error, char *text, size_t text_bytes) {
+/* The facts that an older caller's struct has room for. */
+static struct pkv_error read_facts(const struct pkv_error *error) {
+    struct pkv_error facts = {
+        .axis = -1, .index = PKV_ERROR_NONE, .value = PKV_ERROR_NONE, .bound = PKV_ERROR_NONE};
+    const size_t size = error->struct_size;
+    memcpy(&facts, error, size == 0 || size > sizeof(facts) ? sizeof(facts) : size);
+    return facts;
+}
+
+size_t pkv_error_text(const struct pkv_error *from, char *text, size_t text_bytes) {
     struct sentence sentence = {text, text ? text_bytes : 0, 0};
+    const struct pkv_error facts = from ? read_facts(from) : (struct pkv_error){0};
+    const struct pkv_error *error = &facts;
     if (sentence.size > 0)
         text[0] = '\0';
-    if (error == NULL || error->status == PKV_STATUS_OK) {
+    if (error->status == PKV_STATUS_OK) {
         say(&sentence, "no error");
         return sentence.length;
     }

@@ -134,11 +134,13 @@ enum pkv_status pkv_paged_attention_plan_create(struct pkv_paged_attention_plan 
     if (plan)
         *plan = NULL;
     if (plan == NULL || context == NULL || cache == NULL)
-        return pkv_refuse_null(__func__,
-                               plan == NULL      ? "plan"
-                               : context == NULL ? "context"
-                                                 : "cache",
-                               error);
+        return pkv_context_finish(context,
+                                  pkv_refuse_null(__func__,
+                                                  plan == NULL      ? "plan"
+                                                  : context == NULL ? "context"
+                                                                    : "cache",
+                                                  &facts),
+                                  &facts, error);
     enum pkv_status status =
         pkv_struct_read(&chosen, sizeof(chosen), options, __func__, "options", &facts);
     if (status == PKV_STATUS_OK)
@@ -180,7 +182,9 @@ enum pkv_status pkv_paged_attention_reserve(struct pkv_context *context,
     struct pkv_error facts;
     facts.struct_size = sizeof(facts);
     if (context == NULL || plan == NULL)
-        return pkv_refuse_null(__func__, context == NULL ? "context" : "plan", error);
+        return pkv_context_finish(
+            context, pkv_refuse_null(__func__, context == NULL ? "context" : "plan", &facts),
+            &facts, error);
     return pkv_context_finish(context, pkv_attention_reserve(context, plan, __func__, &facts),
                               &facts, error);
 }

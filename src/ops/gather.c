@@ -280,6 +280,9 @@ enum pkv_status pkv_gather_plan_create(struct pkv_gather_plan **plan, struct pkv
                                  &facts);
     else
         status = pkv_cache_check(cache, __func__, "cache", &facts);
+    if (status == PKV_STATUS_OK)
+        status = pkv_check_key_only(cache->key.layout, cache->value.data == NULL, "cache", __func__,
+                                    &facts);
     if (status == PKV_STATUS_OK) {
         made = pkv_alloc(&context->allocator, sizeof(*made), _Alignof(struct pkv_gather_plan));
         if (made == NULL)
@@ -409,6 +412,10 @@ static enum pkv_status gather(struct pkv_context *context, const struct pkv_tens
                              PKV_ERROR_NONE,
                              chosen.reserved ? chosen.reserved : chosen.seq_lens_are_plain,
                              chosen.reserved ? 0 : 1, chosen.reserved ? "must be" : "must be 0 or");
+    status = pkv_check_key_only(chosen.key_layout, pkv_tensor_is_absent(value_cache), "value_cache",
+                                function, error);
+    if (status != PKV_STATUS_OK)
+        return status;
     /* PA_NZ does not tell its heads; the output does, if it has three axes. */
     const bool heads_are_needed = key_cache && key_cache->ndim == 4 && key->ndim == 3 &&
                                   chosen.key_layout == PKV_LAYOUT_PA_NZ;

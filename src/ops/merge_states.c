@@ -216,12 +216,14 @@ enum pkv_status pkv_merge_states(struct pkv_context *context, const struct pkv_t
                                  struct pkv_error *error) {
     struct pkv_error facts = {.struct_size = sizeof(facts)};
     if (context == NULL || outs == NULL || lses == NULL || out == NULL)
-        return pkv_refuse_null(__func__,
-                               context == NULL ? "context"
-                               : outs == NULL  ? "outs"
-                               : lses == NULL  ? "lses"
-                                               : "out",
-                               error);
+        return pkv_context_finish(context,
+                                  pkv_refuse_null(__func__,
+                                                  context == NULL ? "context"
+                                                  : outs == NULL  ? "outs"
+                                                  : lses == NULL  ? "lses"
+                                                                  : "out",
+                                                  &facts),
+                                  &facts, error);
     struct job job = {.outs = outs,
                       .lses = lses,
                       .num_states = num_states,
@@ -239,14 +241,16 @@ enum pkv_status pkv_merge_state(struct pkv_context *context, const struct pkv_te
     struct pkv_error facts = {.struct_size = sizeof(facts)};
     if (context == NULL || out_a == NULL || lse_a == NULL || out_b == NULL || lse_b == NULL ||
         out == NULL)
-        return pkv_refuse_null(__func__,
-                               context == NULL ? "context"
-                               : out_a == NULL ? "out_a"
-                               : lse_a == NULL ? "lse_a"
-                               : out_b == NULL ? "out_b"
-                               : lse_b == NULL ? "lse_b"
-                                               : "out",
-                               error);
+        return pkv_context_finish(context,
+                                  pkv_refuse_null(__func__,
+                                                  context == NULL ? "context"
+                                                  : out_a == NULL ? "out_a"
+                                                  : lse_a == NULL ? "lse_a"
+                                                  : out_b == NULL ? "out_b"
+                                                  : lse_b == NULL ? "lse_b"
+                                                                  : "out",
+                                                  &facts),
+                                  &facts, error);
     const struct pkv_tensor outs[2] = {*out_a, *out_b}, lses[2] = {*lse_a, *lse_b};
     struct job job = {
         .outs = outs, .lses = lses, .num_states = 2, .function = __func__, .error = &facts};

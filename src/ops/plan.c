@@ -47,6 +47,15 @@ enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *func
     return PKV_STATUS_OK;
 }
 
+enum pkv_status pkv_check_key_only(int32_t key_layout, bool key_only, const char *argument,
+                                   const char *function, struct pkv_error *error) {
+    if (key_only && key_layout == PKV_LAYOUT_PA_NZ)
+        return pkv_error_set(error, PKV_STATUS_UNSUPPORTED, function, argument, PKV_ERROR_NONE,
+                             PKV_ERROR_NONE, PKV_ERROR_NONE,
+                             "must not be NULL in PA_NZ: there is no key-only form of it");
+    return PKV_STATUS_OK;
+}
+
 /* Native copies select this many bytes' worth of rows at a time; sim follows the published rule. */
 enum { NATIVE_TILE_TOKENS = 256 };
 

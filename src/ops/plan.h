@@ -19,6 +19,11 @@ enum pkv_status pkv_check_cache_and_step(const struct pkv_cache *pattern,
 enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *function,
                                struct pkv_error *error);
 
+/* Refuses a key-only PA_NZ cache: Ascend's kernels take it for another layout, and no other meaning of it is
+ * published. argument: what lacks the values. */
+enum pkv_status pkv_check_key_only(int32_t key_layout, bool key_only, const char *argument,
+                                   const char *function, struct pkv_error *error);
+
 /* All numbers of an explanation; kernels and policy are left to the caller. */
 enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const struct pkv_cache *cache,
                                  int32_t run_mode, int64_t num_tokens, int32_t num_threads,

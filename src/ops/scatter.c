@@ -24,15 +24,6 @@ enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes) {
     return cached ? PKV_COPY_CACHED : PKV_COPY_STREAM;
 }
 
-enum pkv_status pkv_scatter_check_key_only(int32_t key_layout, bool key_only, const char *function,
-                                           struct pkv_error *error) {
-    if (key_only && key_layout == PKV_LAYOUT_PA_NZ)
-        return pkv_error_set(error, PKV_STATUS_UNSUPPORTED, function, "value_cache", PKV_ERROR_NONE,
-                             PKV_ERROR_NONE, PKV_ERROR_NONE,
-                             "must not be NULL in PA_NZ: there is no key-only form of it");
-    return PKV_STATUS_OK;
-}
-
 enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char *function,
                                                struct pkv_error *error) {
     if (store_policy < PKV_STORE_AUTO || store_policy > PKV_STORE_STREAMING)

@@ -80,11 +80,6 @@ enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int6
 /* The kind of copy for a step that writes so many bytes of rows. */
 enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes);
 
-/* Refuses a key-only PA_NZ cache: Ascend's kernels take it for another layout, and no other meaning of it is
- * published. */
-enum pkv_status pkv_scatter_check_key_only(int32_t key_layout, bool key_only, const char *function,
-                                           struct pkv_error *error);
-
 /* Refuses a value that is no enum pkv_store_policy. */
 enum pkv_status pkv_scatter_check_store_policy(int32_t store_policy, const char *function,
                                                struct pkv_error *error);

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "ops/plan.h"
 #include "ops/scatter.h"
 #include "ops/scatter_compressed.h"
 
@@ -99,8 +100,8 @@ static enum pkv_status describe(struct pkv_cache *cache, const struct pkv_tensor
                                 const struct pkv_tensor *value_cache,
                                 const struct pkv_scatter_pa_kv_cache_options *options,
                                 const char *function, struct pkv_error *error) {
-    const enum pkv_status known = pkv_scatter_check_key_only(
-        options->key_layout, pkv_tensor_is_absent(value_cache), function, error);
+    const enum pkv_status known = pkv_check_key_only(
+        options->key_layout, pkv_tensor_is_absent(value_cache), "value_cache", function, error);
     if (known != PKV_STATUS_OK)
         return known;
     /* PA_NZ does not tell its heads; the source does, except in Nct. */

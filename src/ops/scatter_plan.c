@@ -29,8 +29,8 @@ static enum pkv_status plan_create(struct pkv_scatter_plan **plan, struct pkv_co
     if (status == PKV_STATUS_OK)
         status = pkv_cache_check(cache, function, "cache", error);
     if (status == PKV_STATUS_OK)
-        status = pkv_scatter_check_key_only(cache->key.layout, cache->value.data == NULL, function,
-                                            error);
+        status = pkv_check_key_only(cache->key.layout, cache->value.data == NULL, "cache", function,
+                                    error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_check_store_policy(chosen.store_policy, function, error);
     if (status != PKV_STATUS_OK)

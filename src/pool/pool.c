@@ -187,9 +187,10 @@ enum pkv_status pkv_pool_create_in(struct pkv_pool **pool, void *memory, size_t 
                                    struct pkv_error *error) {
     const struct pkv_blame blame = {__func__, error};
     struct pkv_pool_plan plan;
+    if (pool)
+        *pool = NULL;
     if (pool == NULL || memory == NULL)
         return pkv_refuse_missing(blame, pool == NULL ? "pool" : "memory");
-    *pool = NULL;
     enum pkv_status status = pkv_pool_plan(&plan, options, blame);
     if (status != PKV_STATUS_OK)
         return status;

@@ -520,9 +520,30 @@ static void key_and_value_come_together(void **state) {
                                          &tensors.table.tensor, &tensors.lengths.tensor,
                                          &it.key.tensor, &it.value.tensor, NULL, &options, &error),
                   &error, PKV_STATUS_INVALID_ARGUMENT);
+    options = (struct pkv_gather_pa_kv_cache_options){.key_layout = PKV_LAYOUT_PA_NZ};
+    CHECK_REFUSED(pkv_gather_pa_kv_cache(context, &it.cache.key.tensor, NULL, &tensors.table.tensor,
+                                         &tensors.lengths.tensor, &it.key.tensor, NULL, NULL,
+                                         &options, &error),
+                  &error, PKV_STATUS_UNSUPPORTED);
+    assert_string_equal(error.argument, "value_cache");
     assert_true(model_rows_are_as_expected(&it.key));
     free_tensors(&tensors);
     setting_free(&it);
+}
+
+/* Keys alone in PA_NZ: the plan says so. */
+static void key_only_pa_nz_is_refused(void **state) {
+    static uint16_t storage[16];
+    struct pkv_tensor key = pkv_tensor_make(storage, PKV_DTYPE_BF16, 4, (int64_t[]){1, 1, 1, 16});
+    struct pkv_cache_options options = {.key_layout = PKV_LAYOUT_PA_NZ};
+    struct pkv_cache cache = {.struct_size = sizeof(cache)};
+    struct pkv_gather_plan *plan;
+
+    (void)state;
+    CHECK_OK(pkv_cache_init(&cache, &key, NULL, &options, &error), &error);
+    CHECK_REFUSED(pkv_gather_plan_create(&plan, contexts.all[0], &cache, &error), &error,
+                  PKV_STATUS_UNSUPPORTED);
+    assert_null(plan);
 }
 
 int main(void) {
@@ -538,6 +559,7 @@ int main(void) {
         cmocka_unit_test(bad_tensors_are_refused),
         cmocka_unit_test(overlapping_outputs_are_refused),
         cmocka_unit_test(key_and_value_come_together),
+        cmocka_unit_test(key_only_pa_nz_is_refused),
     };
 
     seed = test_seed(17);

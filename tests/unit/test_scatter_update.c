@@ -295,6 +295,29 @@ static void shapes_and_types_are_checked(void **state) {
                   PKV_STATUS_NULL_ARGUMENT);
 }
 
+/* Strides of axes with one element may be anything, and zeros beside them are no C order. */
+static void strides_beside_single_elements(void **state) {
+    float cell = 5, one = 42, cells[4] = {-1, -2, -3, -4};
+    int64_t index[4] = {0, 1, 2, 3};
+    struct pkv_tensor in = pkv_tensor_make(&cell, PKV_DTYPE_F32, 2, (int64_t[]){4, 1});
+    struct pkv_tensor at = pkv_tensor_make(&index[3], PKV_DTYPE_I64, 2, (int64_t[]){1, 1});
+    struct pkv_tensor from = pkv_tensor_make(&one, PKV_DTYPE_F32, 2, (int64_t[]){1, 1});
+
+    (void)state;
+    in.strides[1] = 7;
+    CHECK_REFUSED(update(&in, &at, &from), &error, PKV_STATUS_STRIDE);
+    assert_true(cell == 5);
+    /* One row for all four tokens. */
+    in = pkv_tensor_make(cells, PKV_DTYPE_F32, 4, (int64_t[]){1, 4, 1, 1});
+    at = pkv_tensor_make(index, PKV_DTYPE_I64, 2, (int64_t[]){2, 2});
+    from = pkv_tensor_make(&one, PKV_DTYPE_F32, 4, (int64_t[]){2, 2, 1, 1});
+    from.strides[2] = from.strides[3] = 1;
+    CHECK_OK(update(&in, &at, &from), &error);
+    for (int i = 0; i < 4; i++) {
+        assert_true(cells[i] == 42);
+    }
+}
+
 static void targets_are_checked_before_a_byte_is_written(void **state) {
     struct trio it = good();
     struct pkv_scatter_update_options reject = {.duplicates = PKV_DUPLICATES_REJECT};
@@ -337,6 +360,7 @@ int main(void) {
         cmocka_unit_test_prestate(random_cases, &seed),
         cmocka_unit_test(empty_is_a_no_op),
         cmocka_unit_test(shapes_and_types_are_checked),
+        cmocka_unit_test(strides_beside_single_elements),
         cmocka_unit_test(targets_are_checked_before_a_byte_is_written),
     };
     int failed;

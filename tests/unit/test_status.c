@@ -168,6 +168,20 @@ static void an_empty_error_makes_a_sentence_too(void **state) {
     }
 }
 
+/* And only what it has is read: what lies behind it is no fact. */
+static void an_old_error_struct_has_a_sentence(void **state) {
+    struct pkv_error old;
+    char text[256] = "";
+
+    (void)state;
+    memset(&old, 0x5a, sizeof(old));
+    old.struct_size = offsetof(struct pkv_error, function);
+    old.status = PKV_STATUS_STRIDE;
+    old.axis = -1;
+    pkv_error_text(&old, text, sizeof(text));
+    assert_string_equal(text, "was refused [STRIDE]");
+}
+
 /* The caller's struct may be older than the library's: only what it has is written. */
 static void an_old_error_struct_is_not_overrun(void **state) {
     union {
@@ -203,6 +217,7 @@ int main(void) {
         cmocka_unit_test(the_sentence_holds_the_facts),
         cmocka_unit_test(a_short_buffer_gets_the_beginning),
         cmocka_unit_test(an_empty_error_makes_a_sentence_too),
+        cmocka_unit_test(an_old_error_struct_has_a_sentence),
         cmocka_unit_test(an_old_error_struct_is_not_overrun),
         cmocka_unit_test(an_error_is_optional),
     };

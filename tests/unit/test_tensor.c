@@ -146,20 +146,26 @@ static void resolve_refuses_sizes_that_do_not_fit(void **state) {
     CHECK_OK(pkv_tensor_resolve(&tensor, &error), &error);
 }
 
-/* Whoever reads a tensor may multiply its strides by any index: those that no element needs become 0. */
+/* Whoever reads a tensor may multiply its strides by any index: those that no element needs become 1,
+ * and what was read means the same when it is read again. */
 static void read_leaves_out_strides_that_are_not_used(void **state) {
     const struct pkv_where where = {"function", "argument", &error};
     struct pkv_tensor tensor = tensor_of(3, (int64_t[]){1, 2, 1});
-    struct pkv_tensor read;
+    struct pkv_tensor read, again;
 
     (void)state;
     tensor.strides[0] = INT64_MAX;
     tensor.strides[1] = 5;
     tensor.strides[2] = INT64_MAX - 1;
     CHECK_OK(pkv_tensor_read(&read, &tensor, &where), &error);
-    assert_int_equal(read.strides[0], 0);
+    assert_int_equal(read.strides[0], 1);
     assert_int_equal(read.strides[1], 5);
-    assert_int_equal(read.strides[2], 0);
+    assert_int_equal(read.strides[2], 1);
+    tensor.strides[1] = 0;
+    CHECK_OK(pkv_tensor_read(&read, &tensor, &where), &error);
+    CHECK_OK(pkv_tensor_read(&again, &read, &where), &error);
+    assert_int_equal(again.strides[1], 0);
+    tensor.strides[1] = 5;
     tensor.shape[1] = 0;
     CHECK_OK(pkv_tensor_read(&read, &tensor, &where), &error);
     assert_int_equal(read.strides[1], 0);
@@ -197,6 +203,19 @@ static void a_view_points_into_its_base(void **state) {
     assert_int_equal(view.tensor.strides[1], 1);
     assert_int_equal(view.valid[0], 4);
     assert_int_equal(view.valid[1], 3);
+}
+
+/* A column of one element, repeated: not four elements in C order. */
+static void a_view_keeps_strides_of_zero(void **state) {
+    struct pkv_tensor base = tensor_of(2, (int64_t[]){4, 1});
+    struct pkv_view view;
+
+    (void)state;
+    base.strides[1] = 7;
+    CHECK_OK(pkv_view_init(&view, &base, (int64_t[]){4, 1}, (int64_t[]){0, 0}, NULL, &error),
+             &error);
+    CHECK_OK(pkv_tensor_resolve(&view.tensor, &error), &error);
+    assert_int_equal(view.tensor.strides[0], 0);
 }
 
 static void a_tail_keeps_its_shape_and_loses_validity(void **state) {
@@ -322,6 +341,7 @@ int main(void) {
         cmocka_unit_test(read_leaves_out_strides_that_are_not_used),
         cmocka_unit_test(make_keeps_a_bad_rank_for_the_refusal),
         cmocka_unit_test(a_view_points_into_its_base),
+        cmocka_unit_test(a_view_keeps_strides_of_zero),
         cmocka_unit_test(a_tail_keeps_its_shape_and_loses_validity),
         cmocka_unit_test(view_refuses),
         cmocka_unit_test(reshape_in_place_moves_nothing),
