@@ -156,11 +156,10 @@ struct pkv_paged_attention_tensors {
  *           bytes with another tensor, the cache or an index; one that only interleaves with them
  *           may be refused too), CAPACITY (a context without pkv_paged_attention_reserve), OVERFLOW
  *           (a sequence of more than 2^32 tokens, those before its offset included), STRUCT_SIZE,
- *           INTERNAL (sim: an access outside a
- *           tensor)
- * threads   the executor's; the caller's alone in sim. Long contexts of few queries are divided
- *           when there are no more pairs of a sequence and a key head than threads, and fewer than
- *           256 tokens are shared
+ *           INTERNAL (sim: an access outside a tensor)
+ * threads   the executor's; the caller's alone in sim. Contexts are divided when there are no more
+ *           units of work (up to 128 rows of a sequence, of all its key heads) than threads, and
+ *           fewer than 256 tokens are shared
  * cost      reads the keys and values that the step's queries see once for each 128 rows (a row is
  *           a query and one of its heads), 2 * rows * positions * (head_size + value_head_size)
  *           flops; no allocation

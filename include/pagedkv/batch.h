@@ -5,7 +5,8 @@
  *
  * From begin to commit or rollback only the batch, pkv_prefix_lookup and the questions about
  * sequences may be called; everything else that changes the pool answers BAD_STATE (from other
- * threads of a thread_safe pool it waits: begin and the end belong to the same thread). A rollback
+ * threads of a thread_safe pool it waits: all calls of a step, from begin to its end, belong to one
+ * thread, and no other may destroy the batch meanwhile). A rollback
  * restores exactly the state before: tables, references, the order of eviction, the index, the
  * metrics; no event is sent. Running out of blocks rolls back by itself. After a commit the
  * tensors stay until the next begin.
@@ -28,8 +29,8 @@ struct pkv_batch;
 
 struct pkv_batch_options {
     size_t struct_size;
-    int64_t max_seqs;                      /* sequences with new tokens; 0: the pool's */
-    int64_t max_tokens;                    /* new tokens; 0: 8192 */
+    int64_t max_seqs;   /* sequences with new tokens, up to 2^30; 0: the pool's */
+    int64_t max_tokens; /* new tokens, up to 2^30; 0: 8192 */
     const struct pkv_allocator *allocator; /* NULL: malloc and free; copied */
 };
 
@@ -106,17 +107,17 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_rollback(struct pkv_batch *batch,
  * Views of the batch's memory: nothing is copied; valid until the next begin. */
 struct pkv_batch_tensors {
     size_t struct_size;
+    struct pkv_tensor seq_lens;        /* [num_seqs] int32, context length including this step */
+    struct pkv_tensor query_start_loc; /* [num_seqs + 1] int32 */
+    struct pkv_tensor block_mapping;   /* [num_copies, 2] int32 (source, destination), for
+                                          pkv_copy_blocks before anything is written */
     struct pkv_step_indices indices;   /* for pkv_step_set: slot_mapping [num_tokens] int64;
                                         block_table [num_seqs, width] int32; and what is there to be
                                         read: seq_lens [num_seqs] int32 tokens from seq_offsets
                                         [num_seqs] int32 on. The offsets are 0 and left out, except
                                         in a group with a window: there the tokens before are gone.
-                                        query_start_loc as below; duplicates: no slot is named
+                                        query_start_loc as above; duplicates: no slot is named
                                         twice, which threads divide better (ASSUME_UNIQUE) */
-    struct pkv_tensor seq_lens;        /* [num_seqs] int32, context length including this step */
-    struct pkv_tensor query_start_loc; /* [num_seqs + 1] int32 */
-    struct pkv_tensor block_mapping;   /* [num_copies, 2] int32 (source, destination), for
-                                          pkv_copy_blocks before anything is written */
 };
 
 /* tensors  out, as much as its struct_size has room for

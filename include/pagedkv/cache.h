@@ -69,7 +69,7 @@ struct pkv_cache_part {
 };
 
 /* Filled by pkv_cache_init, struct_size included. Everything else that takes a cache wants it so:
- * BAD_STATE, or LAYOUT where a plan's cache is asked for. */
+ * BAD_STATE. */
 struct pkv_cache {
     size_t struct_size;
     int32_t format; /* enum pkv_format */

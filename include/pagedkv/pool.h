@@ -54,7 +54,7 @@ enum pkv_eviction {
 struct pkv_layer_group {
     int64_t block_size;         /* tokens of a block, 1 to PKV_MAX_BLOCK_SIZE; 0: 16 */
     int64_t max_visible_tokens; /* the window: a token sees itself and the tokens before it, so many
-                                   in all; 0: all. Blocks that no later token will see are given
+                                   in all, up to 2^30; 0: all. Blocks that no later token will see are given
                                    back as tokens are computed; their table entries become -1 */
 };
 
@@ -63,7 +63,7 @@ struct pkv_pool_options {
     int64_t num_blocks;                   /* 1 to 2^30 */
     int64_t block_size;                   /* of the only group when groups is NULL; 0: 16 */
     int64_t max_seqs;                     /* sequences alive at the same time, up to 2^24; 0: 256 */
-    int64_t max_tokens_per_seq;           /* 0: 8192 */
+    int64_t max_tokens_per_seq;           /* up to 2^30; 0: 8192 */
     const struct pkv_layer_group *groups; /* [num_groups] in, nullable: one group; copied */
     int64_t num_groups;                   /* 0 to PKV_MAX_GROUPS */
     int32_t index_mode;                   /* enum pkv_index_mode */

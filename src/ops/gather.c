@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/allocator.h"
+#include "base/checked.h"
 #include "base/error.h"
 #include "ops/plan.h"
 #include "ops/rows.h"
@@ -316,8 +317,11 @@ enum pkv_status pkv_gather_plan_explain(const struct pkv_gather_plan *plan, int6
     if (plan == NULL || explanation == NULL)
         return pkv_refuse_null(__func__, plan == NULL ? "plan" : "explanation", error);
     struct pkv_explanation made;
-    const enum pkv_status status = pkv_explain_rows(&made, &plan->cache, plan->run_mode, num_tokens,
-                                                    num_threads, __func__, error);
+    int64_t tile;
+    if (!pkv_checked_mul(MAX_RUNS, plan->cache.block_size, &tile))
+        tile = INT64_MAX;
+    const enum pkv_status status = pkv_explain_rows(&made, &plan->cache, plan->run_mode, tile,
+                                                    num_tokens, num_threads, __func__, error);
     if (status != PKV_STATUS_OK)
         return status;
     made.cpu_level = plan->cpu_level;

@@ -56,14 +56,12 @@ enum pkv_status pkv_check_key_only(int32_t key_layout, bool key_only, const char
     return PKV_STATUS_OK;
 }
 
-/* Native copies select this many bytes' worth of rows at a time; sim follows the published rule. */
-enum { NATIVE_TILE_TOKENS = 256 };
-
 enum { INDEX_BYTES = 4 };
 
 enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const struct pkv_cache *cache,
-                                 int32_t run_mode, int64_t num_tokens, int32_t num_threads,
-                                 const char *function, struct pkv_error *error) {
+                                 int32_t run_mode, int64_t native_tile, int64_t num_tokens,
+                                 int32_t num_threads, const char *function,
+                                 struct pkv_error *error) {
     if (num_tokens < 0 || num_threads < 1)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function,
                              num_tokens < 0 ? "num_tokens" : "num_threads", PKV_ERROR_NONE,
@@ -71,7 +69,7 @@ enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const stru
                              "must be at least");
     const bool sim = run_mode == PKV_RUN_MODE_SIM;
     const int64_t kv_dim = cache->key.num_heads * cache->key.head_size;
-    const int64_t tile = sim ? pkv_sim_tile_tokens(kv_dim) : NATIVE_TILE_TOKENS;
+    const int64_t tile = sim ? pkv_sim_tile_tokens(kv_dim) : native_tile;
     const int64_t row_bytes = cache->key.row_bytes + cache->value.row_bytes;
     int64_t bytes, tile_bytes;
     if (!pkv_checked_mul(num_tokens, row_bytes, &bytes) ||

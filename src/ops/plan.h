@@ -24,10 +24,12 @@ enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *func
 enum pkv_status pkv_check_key_only(int32_t key_layout, bool key_only, const char *argument,
                                    const char *function, struct pkv_error *error);
 
-/* All numbers of an explanation; kernels and policy are left to the caller. */
+/* All numbers of an explanation; kernels and policy are left to the caller. native_tile: the tokens that the caller's
+ * native loop takes at a time; sim follows the published rule. */
 enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const struct pkv_cache *cache,
-                                 int32_t run_mode, int64_t num_tokens, int32_t num_threads,
-                                 const char *function, struct pkv_error *error);
+                                 int32_t run_mode, int64_t native_tile, int64_t num_tokens,
+                                 int32_t num_threads, const char *function,
+                                 struct pkv_error *error);
 
 /* The kernel that moves rows between a part and dense rows of its head size; "none" for an absent part. */
 const char *pkv_explain_kernel(const struct pkv_cache_part *part, int32_t run_mode,

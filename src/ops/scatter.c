@@ -14,10 +14,6 @@
  * a fifth when the rows are not in cache. Measured, doc/performance.md. */
 enum { MAX_CACHED_BYTES = 65536 };
 
-/* Tokens selected at a time: their slots and spans take 20 KiB of stack and stay in the first-level cache
- * between the pass over keys and the pass over values. */
-enum { CHUNK_TOKENS = 512 };
-
 enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes) {
     const bool cached = store_policy == PKV_STORE_CACHED ||
                         (store_policy == PKV_STORE_AUTO && bytes <= MAX_CACHED_BYTES);
@@ -223,7 +219,7 @@ static bool steps_alike(const struct pkv_scatter_side *a, const struct pkv_scatt
 
 static void move_sides(const struct pkv_scatter_job *job, const int64_t *slots,
                        const int64_t *tokens, int64_t count) {
-    struct pkv_span spans[CHUNK_TOKENS];
+    struct pkv_span spans[PKV_SCATTER_CHUNK_TOKENS];
     int64_t num_spans = 0;
     const struct pkv_scatter_side *placed = NULL;
     for (int32_t i = 0; i < job->num_sides; i++) {
@@ -245,17 +241,17 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
     const struct pkv_vector *slots = &job->step->slots;
     const struct pkv_slot_part range = pkv_step_slot_part(job->step, part, num_parts);
     pkv_select_slots_fn *select = job->kernels->select_slots[pkv_step_slot_type(job->step)];
-    int64_t chosen_slots[CHUNK_TOKENS], chosen_tokens[CHUNK_TOKENS];
+    int64_t chosen_slots[PKV_SCATTER_CHUNK_TOKENS], chosen_tokens[PKV_SCATTER_CHUNK_TOKENS];
     int64_t chosen = 0;
     for (int64_t first = range.first_token; first < range.end_token;) {
         /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a time. */
         const int64_t rest = range.end_token - first;
-        const int64_t room = CHUNK_TOKENS - chosen;
+        const int64_t room = PKV_SCATTER_CHUNK_TOKENS - chosen;
         const int64_t count = rest < room ? rest : room;
         chosen += select(slots->data, slots->stride, first, count, range.low, range.high,
                          chosen_slots + chosen, chosen_tokens + chosen);
         first += count;
-        if (chosen < CHUNK_TOKENS / 2 && first < range.end_token)
+        if (chosen < PKV_SCATTER_CHUNK_TOKENS / 2 && first < range.end_token)
             continue;
         move_sides(job, chosen_slots, chosen_tokens, chosen);
         chosen = 0;

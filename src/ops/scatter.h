@@ -77,6 +77,10 @@ enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
 enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int64_t part,
                                          int64_t num_parts, struct pkv_error *error);
 
+/* Tokens selected at a time: their slots and spans take 20 KiB of stack and stay in the first-level cache
+ * between the pass over keys and the pass over values. */
+enum { PKV_SCATTER_CHUNK_TOKENS = 512 };
+
 /* The kind of copy for a step that writes so many bytes of rows. */
 enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes);
 

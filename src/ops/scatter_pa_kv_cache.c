@@ -66,6 +66,10 @@ static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor
     const enum pkv_status status = pkv_tensor_read(&t, source, where);
     if (status != PKV_STATUS_OK)
         return status;
+    if (t.dtype != part->dtype)
+        return pkv_error_set(where->error, PKV_STATUS_DTYPE, where->function, where->argument,
+                             PKV_ERROR_NONE, t.dtype, part->dtype,
+                             "must have the dtype of its cache");
     if (t.ndim != 2)
         return pkv_error_set(where->error, PKV_STATUS_RANK, where->function, where->argument,
                              PKV_ERROR_NONE, t.ndim, 2, "must be [num_tokens, row] in mode Nct");

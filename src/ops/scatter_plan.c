@@ -89,8 +89,9 @@ enum pkv_status pkv_scatter_plan_explain(const struct pkv_scatter_plan *plan, in
     if (plan == NULL || explanation == NULL)
         return pkv_refuse_null(__func__, plan == NULL ? "plan" : "explanation", error);
     struct pkv_explanation made;
-    const enum pkv_status status = pkv_explain_rows(&made, &plan->cache, plan->run_mode, num_tokens,
-                                                    num_threads, __func__, error);
+    const enum pkv_status status =
+        pkv_explain_rows(&made, &plan->cache, plan->run_mode, PKV_SCATTER_CHUNK_TOKENS, num_tokens,
+                         num_threads, __func__, error);
     if (status != PKV_STATUS_OK)
         return status;
     const bool cached =

@@ -187,7 +187,7 @@ static enum pkv_status check_and_scatter(struct pkv_context *context,
         return status;
     if (dim != -2)
         return refuse(error, PKV_STATUS_INVALID_ARGUMENT, function, "dim", dim, -2, "must be");
-    status = pkv_step_check_duplicates(chosen.duplicates, function, error);
+    status = pkv_step_check_duplicates(chosen.duplicates, "options->duplicates", function, error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_check_store_policy(chosen.store_policy, function, error);
     if (status == PKV_STATUS_OK)

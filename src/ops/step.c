@@ -148,12 +148,11 @@ struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t 
     return all;
 }
 
-enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *function,
-                                          struct pkv_error *error) {
+enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *argument,
+                                          const char *function, struct pkv_error *error) {
     if (duplicates < PKV_DUPLICATES_LAST_WINS || duplicates > PKV_DUPLICATES_ASSUME_UNIQUE)
-        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "duplicates",
-                             PKV_ERROR_NONE, duplicates, PKV_ERROR_NONE,
-                             "must be one of enum pkv_duplicates");
+        return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, argument, PKV_ERROR_NONE,
+                             duplicates, PKV_ERROR_NONE, "must be one of enum pkv_duplicates");
     return PKV_STATUS_OK;
 }
 
@@ -391,7 +390,8 @@ static void clear(struct pkv_step *step) {
 static enum pkv_status set(struct pkv_step *step, const struct pkv_kernels *kernels,
                            const struct pkv_step_indices *indices, const char *function,
                            struct pkv_error *error) {
-    const enum pkv_status known = pkv_step_check_duplicates(indices->duplicates, function, error);
+    const enum pkv_status known =
+        pkv_step_check_duplicates(indices->duplicates, "duplicates", function, error);
     if (known != PKV_STATUS_OK)
         return known;
     if (indices->seq_lens_cumulative != 0 && indices->seq_lens_cumulative != 1)

@@ -71,8 +71,8 @@ static inline enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step)
 }
 
 /* Refuses a value that is no enum pkv_duplicates. */
-enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *function,
-                                          struct pkv_error *error);
+enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *argument,
+                                          const char *function, struct pkv_error *error);
 
 /* What pkv_step_set does with slots, also of int16: the caller has filled in num_blocks, block_size and slots. The
  * error's function and argument are `where`'s. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Structs that grow: every public struct with a struct_size, as a program compiled against an
+ * Structs that grow: every public struct with a struct_size (but
+ * pkv_paged_attention_tensors, of which most must be given), as a program compiled against an
  * older, the same and a newer version of the header passes it. Linked with the shared library, as
  * such a program is.
  */

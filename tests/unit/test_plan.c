@@ -76,6 +76,11 @@ static void a_tile_has_its_bytes(void **state) {
     assert_int_equal(got.tail_tokens, 0);
     assert_int_equal(got.bytes_written, 0);
     assert_string_equal(got.value_kernel, "none");
+    /* Native scatters select 512 tokens at a time. */
+    got = explain_scatter(native, &cache, NULL, 1000, 1);
+    assert_int_equal(got.tile_tokens, 512);
+    assert_int_equal(got.num_tiles, 2);
+    assert_int_equal(got.tail_tokens, 488);
 }
 
 /* A token has 128 bytes here, and 64 KiB is the border. */

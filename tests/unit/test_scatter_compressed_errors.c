@@ -421,7 +421,7 @@ static void keys_values_and_caches(void **state) {
     REFUSE(s, PKV_STATUS_UNSUPPORTED, "options->value_layout");
     s = good;
     s.options.duplicates = 3;
-    REFUSE(s, PKV_STATUS_INVALID_ARGUMENT, "duplicates");
+    REFUSE(s, PKV_STATUS_INVALID_ARGUMENT, "options->duplicates");
     s = good;
     s.options.scatter_mode = PKV_SCATTER_MODE_OMNI + 1;
     s.options.compress_lens = &s.lens;
