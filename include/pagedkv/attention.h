@@ -28,11 +28,13 @@ extern "C" {
 /* The arithmetic of the two products, q . k and weights . v. */
 enum pkv_attention_products {
     /* Products and sums in float32; STABLE. On level avx512_bf16 its dot products multiply bfloat16
-     * queries with bfloat16 keys: sums are float32 all the same, but numbers below 2^-126 count as 0. */
+     * queries with bfloat16 keys: sums are float32 all the same, but numbers below 2^-126 count as
+     * 0. */
     PKV_ATTENTION_PRODUCTS_F32 = 0,
-    /* On level avx512_bf16, for keys and for values that are bfloat16, its dot products: queries and weights are rounded to it, sums stay float32. About 1.3 times as fast in prefill,
-     * errors near 2^-8. Elsewhere the same as F32; so are the values where fewer than 9 rows (queries
-     * times query heads of a key head) are attended to at once, for that is quicker. */
+    /* On level avx512_bf16 its dot products, for keys and for values that are bfloat16: queries and
+     * weights are rounded to bfloat16, sums stay float32. About 1.3 times as fast in prefill,
+     * errors near 2^-8. Elsewhere the same as F32; so are the values where fewer than 9 rows
+     * (queries times query heads of a key head) are attended to at once, for that is quicker. */
     PKV_ATTENTION_PRODUCTS_BF16 = 1
 };
 
@@ -52,7 +54,7 @@ struct pkv_paged_attention_options {
     int32_t query_dtype; /* PKV_DTYPE_F32, F16 or BF16; 0: that of the key cache */
     int32_t products;    /* enum pkv_attention_products */
     float scale;         /* 0: 1 / sqrt(head_size); else finite */
-    float softcap;       /* 0: none; else positive and finite */
+    float softcap;       /* 0: none; else from 2^-126 to 2^126 */
     int32_t non_causal;  /* 1: a query sees the positions after its own, too */
     int32_t lse_base;    /* enum pkv_lse_base */
     /* How many positions a query sees from its own on to the left, its own included: what other
@@ -110,8 +112,8 @@ pkv_paged_attention_reserve(struct pkv_context *context,
  * explanation  out; its struct_size is read
  * errors       NULL_ARGUMENT (context, plan, step, explanation), BAD_STATE (a step that is not set,
  *              lacks query_start_loc, or was set for another geometry), OVERFLOW (a sequence of
- *              more than 2^32 tokens, those before its offset included; 2^31 rows and more; bytes that 64 bits cannot count),
- *              STRUCT_SIZE
+ *              more than 2^32 tokens, those before its offset included; 2^31 rows and more; bytes
+ *              that 64 bits cannot count), STRUCT_SIZE
  * threads      any; the context is only read
  * cost         one pass over the queries and one over the units; no element of the cache is read, no
  *              allocation
@@ -157,9 +159,9 @@ struct pkv_paged_attention_tensors {
  *           may be refused too), CAPACITY (a context without pkv_paged_attention_reserve), OVERFLOW
  *           (a sequence of more than 2^32 tokens, those before its offset included), STRUCT_SIZE,
  *           INTERNAL (sim: an access outside a tensor)
- * threads   the executor's; the caller's alone in sim. Contexts are divided when there are no more
- *           units of work (up to 128 rows of a sequence, of all its key heads) than threads, and
- *           fewer than 256 tokens are shared
+ * threads   the executor's; the caller's alone in sim, where part 0 does everything. Contexts are
+ *           divided when there are no more units of work (up to 128 rows of a sequence, of all its
+ *           key heads) than threads, and fewer than 256 tokens are shared
  * cost      reads the keys and values that the step's queries see once for each 128 rows (a row is
  *           a query and one of its heads), 2 * rows * positions * (head_size + value_head_size)
  *           flops; no allocation

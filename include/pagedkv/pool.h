@@ -54,8 +54,9 @@ enum pkv_eviction {
 struct pkv_layer_group {
     int64_t block_size;         /* tokens of a block, 1 to PKV_MAX_BLOCK_SIZE; 0: 16 */
     int64_t max_visible_tokens; /* the window: a token sees itself and the tokens before it, so many
-                                   in all, up to 2^30; 0: all. Blocks that no later token will see are given
-                                   back as tokens are computed; their table entries become -1 */
+                                   in all, up to 2^30; 0: all. Blocks that no later token will
+                                   see are given back as tokens are computed; their table entries
+                                   become -1 */
 };
 
 struct pkv_pool_options {

@@ -69,7 +69,8 @@ PKV_API void pkv_step_destroy(struct pkv_step *step);
 
 /* The indices of one step. A tensor may be absent (ndim 0, data NULL) if no run needs it: a scatter
  * needs slot_mapping, a gather block_table and seq_lens, which come together or not at all;
- * seq_offsets count only with them. Attention needs query_start_loc beside them. They are borrowed: they must stay unchanged until the last run of the step. */
+ * seq_offsets count only with them. Attention needs query_start_loc beside them. They are borrowed:
+ * they must stay unchanged until the last run of the step. */
 struct pkv_step_indices {
     size_t struct_size;
     int32_t duplicates; /* enum pkv_duplicates */
@@ -80,14 +81,16 @@ struct pkv_step_indices {
     struct pkv_tensor seq_lens;     /* [num_seqs] or [num_seqs + 1] int32 or int64 */
     /* [num_seqs] int32 or int64, the first token to read, in tokens of its sequence; absent: 0.
      * seq_lens counts from there: what is read are the tokens seq_offset ... seq_offset + seq_len -
-     * 1. To attention the tokens before do not exist: a window has left them behind */
+     * 1. To attention the tokens before do not exist, with a window or without; positions still
+     * count from the beginning of the sequence */
     struct pkv_tensor seq_offsets;
     /* [num_seqs + 1] int32 or int64: running totals of the query lengths, the first one 0. The
      * queries of a sequence are its last tokens: 0 <= query length <= seq_len */
     struct pkv_tensor query_start_loc;
     /* Attention: so many tokens at the start of every sequence lie in the same blocks, entry by
-     * entry of block_table. They are then read, 256 at a time, once for many sequences (cascade
-     * attention). 0: none are known to be */
+     * entry of block_table. They are then read, 256 at a time, once for up to 128 rows (cascade
+     * attention), and contexts are not cut among threads: with fewer sequences and key heads than
+     * threads it may take longer. 0: none are known to be */
     int64_t num_shared_tokens;
 };
 

@@ -158,7 +158,7 @@ static enum pkv_status check_lengths(const struct pkv_attention_job *job, struct
     if (step->table_row.count <= limit / step->block_size)
         return PKV_STATUS_OK;
     for (int64_t b = 0; b < step->num_seqs; b++) {
-        if (pkv_step_seq_end(step, b) > limit)
+        if (pkv_step_seq_len(step, b) > 0 && pkv_step_seq_end(step, b) > limit)
             return pkv_error_set(error, PKV_STATUS_OVERFLOW, job->function, "seq_lens", b,
                                  pkv_step_seq_end(step, b), limit,
                                  "must, with its offset, be at most");

@@ -86,9 +86,10 @@ static enum pkv_status check_choices(const struct pkv_paged_attention_options *o
     if (!isfinite(options->scale))
         return refuse(error, bad, function, "options->scale", PKV_ERROR_NONE, PKV_ERROR_NONE,
                       "must be finite");
-    if (!isfinite(options->softcap) || options->softcap < 0)
+    /* Kernels multiply with the reciprocal, which is a normal number then. */
+    if (options->softcap != 0 && !(options->softcap >= 0x1p-126f && options->softcap <= 0x1p126f))
         return refuse(error, bad, function, "options->softcap", PKV_ERROR_NONE, PKV_ERROR_NONE,
-                      "must be finite and not negative");
+                      "must be 0 or from 2^-126 to 2^126");
     return PKV_STATUS_OK;
 }
 

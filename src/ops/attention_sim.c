@@ -110,15 +110,12 @@ static double value_at(struct sim *sim, const struct query *query, int64_t posit
                        row + pkv_cache_part_element(&job->value, query->kv_head, d));
 }
 
-/* So far below the largest score no weight is left in float32, nor one of its tile: it has no effect, whatever the
- * value is. */
+/* So far below the largest score, a sink not counted, no weight is left in float32, nor one of its tile: it has no
+ * effect, whatever the value is. */
 static const double LOWEST_EXPONENT = -300;
 
 static double largest_score(struct sim *sim, const struct query *query) {
-    const struct pkv_attention_job *job = sim->job;
     double max = -INFINITY;
-    if (job->sinks.data)
-        max = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
     for (int64_t j = query->place.begin; j < query->place.end; j++) {
         const double s = score(sim, query, j);
         if (s > max || isnan(s))
@@ -133,13 +130,18 @@ static double largest_score(struct sim *sim, const struct query *query) {
 static void attend(struct sim *sim, const struct query *query) {
     const struct pkv_attention_job *job = sim->job;
     const int64_t head_size = job->plan->value_head_size;
-    const double max = largest_score(sim, query);
+    const double largest = largest_score(sim, query);
+    double max = largest;
+    if (job->sinks.data) {
+        const double sink = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
+        max = isnan(max) || max > sink ? max : sink;
+    }
     double sums[PKV_ATTENTION_MAX_HEAD_SIZE] = {0}, total = 0;
     if (job->sinks.data && max != -INFINITY)
         total = exp(read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0)) - max);
     for (int64_t j = query->place.begin; j < query->place.end && max != -INFINITY; j++) {
-        const double s = score(sim, query, j) - max;
-        if (s < LOWEST_EXPONENT)
+        const double above = score(sim, query, j), s = above - max;
+        if (above == -INFINITY || above - largest < LOWEST_EXPONENT)
             continue;
         for (int64_t d = 0; d < head_size; d++)
             sums[d] += exp(s) * value_at(sim, query, j, d);

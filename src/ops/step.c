@@ -207,7 +207,7 @@ struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b) {
     return pkv_vector_offset(&step->table_row, b * step->table_row_stride);
 }
 
-/* The entries of one sequence that a gather reads. */
+/* The entries of one sequence that a gather or attention reads. */
 static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, int64_t offset,
                                       int64_t length, const char *function,
                                       struct pkv_error *error) {

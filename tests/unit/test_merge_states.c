@@ -178,15 +178,16 @@ static void destroy(struct world *world) {
     model_rows_free(&world->lse);
 }
 
-/* What must come out of one query and head, and how far off it may be: weights and sums in float32, each off by some
- * units of 2^-24 of its size and of the argument of exp. */
+/* What must come out of one query and head, and how far off it may be: weights and sums in double, here as there,
+ * each off by some units of 2^-44 of its size and of the argument of exp, and one rounding to float32. */
 struct wanted {
     double lse, lse_bound;
     double out[150], bounds[150];
 };
 
 static void expect(const struct world *world, int64_t t, int64_t h, struct wanted *wanted) {
-    double unit = ldexp(1, -24), base = world->is_base_2 ? M_LN2 : 1;
+    double unit = ldexp(1, -44), rounding = 1.01 * ldexp(1, -24),
+           base = world->is_base_2 ? M_LN2 : 1;
     double max = -INFINITY, total = 0, error_sum = 0;
 
     memset(wanted, 0, sizeof(*wanted));
@@ -211,13 +212,15 @@ static void expect(const struct world *world, int64_t t, int64_t h, struct wante
     }
     for (int64_t d = 0; d < world->size && total > 0; d++) {
         wanted->out[d] /= total;
-        wanted->bounds[d] =
-            wanted->bounds[d] / total + fabs(wanted->out[d]) * (error_sum / total + 8 * unit);
+        wanted->bounds[d] = wanted->bounds[d] / total +
+                            fabs(wanted->out[d]) * (error_sum / total + 8 * unit + rounding);
         wanted->bounds[d] +=
             attn_ref_rounding(world->out.tensor.dtype, fabs(wanted->out[d]) + wanted->bounds[d]);
     }
     wanted->lse = total > 0 ? (max + log(total)) / base : -(double)INFINITY;
-    wanted->lse_bound = total > 0 ? (error_sum / total + unit * (8 + 8 * fabs(max))) / base : 0;
+    wanted->lse_bound = total > 0 ? (error_sum / total + unit * (8 + 8 * fabs(max))) / base +
+                                        rounding * fabs(wanted->lse)
+                                  : 0;
 }
 
 static struct wanted *expect_all(const struct world *world) {

@@ -297,6 +297,29 @@ static void weights_that_underflow(void **state) {
     }
 }
 
+/* A sink takes weight, but hides no value: it joins after the sums. */
+static void a_value_below_a_large_sink(void **state) {
+    float keys[4] = {0}, values[4] = {1, NAN, 0, 0}, query[2] = {0}, out[2], sink = 400;
+    int32_t table[1] = {0}, lengths[1] = {1}, starts[2] = {0, 1};
+    struct small small = {
+        .key_cache = pkv_tensor_make(keys, PKV_DTYPE_F32, 4, (int64_t[]){1, 2, 1, 2}),
+        .value_cache = pkv_tensor_make(values, PKV_DTYPE_F32, 4, (int64_t[]){1, 2, 1, 2}),
+        .indices = {.block_table = pkv_tensor_make(table, PKV_DTYPE_I32, 2, (int64_t[]){1, 1}),
+                    .seq_lens = pkv_tensor_make(lengths, PKV_DTYPE_I32, 1, (int64_t[]){1}),
+                    .query_start_loc = pkv_tensor_make(starts, PKV_DTYPE_I32, 1, (int64_t[]){2})},
+        .tensors = {.query = pkv_tensor_make(query, PKV_DTYPE_F32, 3, (int64_t[]){1, 1, 2}),
+                    .out = pkv_tensor_make(out, PKV_DTYPE_F32, 3, (int64_t[]){1, 1, 2}),
+                    .sinks = pkv_tensor_make(&sink, PKV_DTYPE_F32, 1, (int64_t[]){1})},
+    };
+
+    (void)state;
+    for (int i = 0; i < contexts.count; i++) {
+        CHECK_OK(run(contexts.all[i], &small), &error);
+        assert_true(out[0] == 0);
+        assert_true(isnan(out[1]));
+    }
+}
+
 /* As many positions as 64 bits count are all positions. */
 static void windows_wider_than_any_sequence(void **state) {
     struct test_rng rng = test_rng_make(seed + 4);
@@ -553,6 +576,7 @@ int main(void) {
         cmocka_unit_test(rows_that_see_nothing),
         cmocka_unit_test(numbers_that_are_none),
         cmocka_unit_test(weights_that_underflow),
+        cmocka_unit_test(a_value_below_a_large_sink),
         cmocka_unit_test(windows_wider_than_any_sequence),
         cmocka_unit_test(masks_wider_than_any_sequence),
         cmocka_unit_test(nothing_to_do),

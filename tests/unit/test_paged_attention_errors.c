@@ -477,6 +477,8 @@ static void options_out_of_range(void **state) {
         {"options->softcap", {.softcap = NAN}},
         {"options->softcap", {.softcap = INFINITY}},
         {"options->softcap", {.softcap = -50}},
+        {"options->softcap", {.softcap = 1e-39f}},
+        {"options->softcap", {.softcap = 3e38f}},
         {"options->max_visible_left", {.max_visible_left = -1}},
         {"options->max_visible_left", {.max_visible_left = INT64_MIN}},
         {"options->max_visible_right", {.max_visible_right = -1, .non_causal = 1}},

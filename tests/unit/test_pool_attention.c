@@ -111,6 +111,11 @@ static void attend(struct fixture *fixture, int g, const int64_t *new_tokens) {
     CHECK_OK(pkv_batch_tensors_get(fixture->batch, g, &tensors, &error), &error);
     CHECK_OK(pkv_copy_blocks(fixture->context, &group->cache, &tensors.block_mapping, &error),
              &error);
+    /* The promise that no slot is named twice holds. */
+    tensors.indices.duplicates = PKV_DUPLICATES_REJECT;
+    CHECK_OK(pkv_step_set(fixture->context, fixture->step, &group->cache, &tensors.indices, &error),
+             &error);
+    CHECK_OK(pkv_batch_tensors_get(fixture->batch, g, &tensors, &error), &error);
     CHECK_OK(pkv_step_set(fixture->context, fixture->step, &group->cache, &tensors.indices, &error),
              &error);
     CHECK_OK(pkv_scatter_run(fixture->context, group->scatter, fixture->step, &group->cache, &key,
