@@ -46,6 +46,7 @@ passed=0
 failed=0
 skipped=0
 for name; do
+    [ -f "$tests/$name.sh" ] || { echo "run.sh: there is no test '$name'" >&2; exit 2; }
     mkdir "$scratch/$name"
     (cd "$scratch/$name" && sh "$tests/$name.sh") >"$scratch/stdout" 2>"$scratch/stderr"
     status=$?

@@ -50,19 +50,18 @@ struct verify {
 
 static void print_shape(const struct verify_case *one) {
     printf("%-24s %6" PRId64 " tokens %5" PRId64 " x %-4" PRId64 "%3" PRId64 " x %-4" PRId64
-           "%-12s",
+           " %-12s",
            one->name, one->num_tokens, one->num_blocks, one->block_size, one->num_heads,
            one->head_size, verify_pattern_name(one->pattern));
 }
 
 static void print_other(const struct verify_other *one) {
     const int longer = (int)strlen(one->name) - 24;
-    printf("%-24s %-*s", one->name, 47 - (longer > 0 ? longer : 0), one->shape);
+    printf("%-24s %-*s", one->name, 48 - (longer > 0 ? longer : 0), one->shape);
 }
 
 static int list_cases(void) {
-    printf("%-24s %13s %5s x %-4s%3s x %-4s%s\n", "case", "", "block", "size", "h", "size",
-           "slots");
+    printf("%-24s %13s %-12s%-11s%s\n", "case", "", "blocks/size", "heads/size", "slots");
     for (int32_t i = 0; i < verify_num_cases; i++) {
         print_shape(&verify_cases[i]);
         printf("%s\n", verify_cases[i].note);
@@ -90,7 +89,6 @@ static int is_case(const char *name) {
 
 /* A case is selected by its name; a name that is none selects those that it begins, up to a '_'. */
 static int selects(const char *wanted, const char *name) {
-    wanted = verify_case_bare_name(wanted);
     const size_t length = strlen(wanted);
     if (strcmp(wanted, name) == 0)
         return 1;
@@ -138,7 +136,7 @@ static int select_cases(struct verify *verify, int num_names, char **names) {
     for (int i = 0; i < num_names && status == CLI_CONTINUE; i++) {
         int is_known = selects_other(names[i]);
         for (int32_t k = 0; k < verify_num_cases; k++) {
-            if (selects(names[i], verify_cases[k].name))
+            if (selects(verify_case_bare_name(names[i]), verify_cases[k].name))
                 is_known = selected[k] = 1;
         }
         if (!is_known)
