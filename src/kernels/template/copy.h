@@ -34,7 +34,7 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
 static inline void touch_pages(char *dst, const struct pkv_span *spans, int64_t first, int64_t end,
                                int64_t row_bytes) {
     for (int64_t i = first; i < end; i++) {
-        /* A touch in the middle of a run would fetch a line that is about to be overwritten. */
+        /* Rows that go on need no touch each: it would fetch a line that is about to be overwritten. */
         const bool goes_on = i > 0 && spans[i].dst_offset == spans[i - 1].dst_offset +
                                                                  spans[i - 1].num_rows * row_bytes;
         if (!goes_on)
@@ -132,7 +132,8 @@ static inline void stream_side_by_side(char *dst, const char *src, const struct 
     }
 }
 
-/* Each begins behind the one before it, and not far: tokens in order, of which other threads may have some. */
+/* Each begins after the one before it, and not far: tokens in order, of which other threads may have some. With two
+ * threads 64 rows of 1 KiB are hardly ever another's in a row; 8 KiB took up to 1.05 times as long. */
 static inline bool sources_go_on(const struct pkv_span *spans, int64_t num_spans,
                                  int64_t row_bytes) {
     enum { MAX_GAP_BYTES = 65536 };

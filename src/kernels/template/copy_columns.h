@@ -12,8 +12,8 @@
 /* Less than a line, in two moves that may overlap. */
 static inline void copy_short(char *dst, const char *src, int64_t bytes) {
     if (bytes >= 32) {
-        memcpy(dst, src, 32);
-        memcpy(dst + bytes - 32, src + bytes - 32, 32);
+        vec_copy_32(dst, src);
+        vec_copy_32(dst + bytes - 32, src + bytes - 32);
     } else if (bytes >= 16) {
         memcpy(dst, src, 16);
         memcpy(dst + bytes - 16, src + bytes - 16, 16);

@@ -137,6 +137,7 @@ enum { MIN_STREAM_ACROSS = 256 };
 
 static inline void stream_across(char *dst, const char *src, const struct pkv_grid *grid,
                                  const struct pkv_place *places, int64_t num_places) {
+    /* Half of what spans take: pieces of 256 bytes take 1.05 times as long with 2 KiB or 8. */
     enum { ACROSS_AHEAD_BYTES = 4096 };
     const int64_t places_ahead = ACROSS_AHEAD_BYTES / grid->piece_bytes + 1;
     for (int64_t j = 0; j < grid->num_inner; j++) {
