@@ -37,7 +37,9 @@ struct pkv_audit {
     const char *text;  /* what must hold, static; NULL when all does */
 };
 
-/* audit   out, nullable, as much as its struct_size has room for
+/* Checks the rules of a pool against each other: what a correct pool always keeps.
+ *
+ * audit   out, nullable, as much as its struct_size has room for
  * errors  NULL_ARGUMENT, STRUCT_SIZE, INTERNAL (a rule is violated; value is the block)
  * cost    O(num_blocks + table entries + their tokens); no allocation
  */

@@ -99,7 +99,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_fork(struct pkv_batch *batch, str
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_commit(struct pkv_batch *batch,
                                                       struct pkv_error *error);
 
-/* errors   NULL_ARGUMENT, BAD_STATE (not open) */
+/* Undoes the step: the pool is exactly as it was at begin.
+ * errors   NULL_ARGUMENT, BAD_STATE (not open) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_rollback(struct pkv_batch *batch,
                                                         struct pkv_error *error);
 
@@ -120,7 +121,9 @@ struct pkv_batch_tensors {
                                         twice, which threads divide better (ASSUME_UNIQUE) */
 };
 
-/* tensors  out, as much as its struct_size has room for
+/* The tensors of one group.
+ *
+ * tensors  out, as much as its struct_size has room for; so says the struct_size of indices, too
  * errors   NULL_ARGUMENT, INVALID_ARGUMENT (group), STRUCT_SIZE, BAD_STATE (not committed) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_tensors_get(const struct pkv_batch *batch,
                                                            int32_t group,

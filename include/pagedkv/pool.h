@@ -74,10 +74,10 @@ struct pkv_pool_options {
     uint64_t hash_seed;  /* of the prefix keys; 0: random. A seed that others know allows them to
                            compute keys (doc/prefix-key.md), and to aim for collisions, which cost
                            hits but never give a wrong one */
-    int64_t max_domains; /* domains remembered (prefix.h); 0: twice max_seqs. More than max_seqs;
-                                 when all are taken the one unused for longest is forgotten, and with
-                                 it its cached prefixes */
-    int64_t max_domain_bytes;      /* of one domain as doc/prefix-key.md writes it; 0: 256 */
+    int64_t max_domains; /* domains remembered (prefix.h), up to 2^30; 0: twice max_seqs. More than
+                            max_seqs; when all are taken the one unused for longest is forgotten,
+                            and with it its cached prefixes */
+    int64_t max_domain_bytes; /* of one domain as doc/prefix-key.md writes it, below 2^31; 0: 256 */
     pkv_pool_event_callback event; /* nullable */
     void *event_user;
     const struct pkv_allocator *allocator; /* NULL: malloc and free; copied */
@@ -193,7 +193,9 @@ struct pkv_pool_metrics {
     int64_t num_events;    /* sequence number of the next event */
 };
 
-/* metrics  out, as much as its struct_size has room for
+/* Counts since the pool was made, and what it holds now.
+ *
+ * metrics  out, as much as its struct_size has room for
  * errors   NULL_ARGUMENT, STRUCT_SIZE
  * cost     O(max_seqs)
  */

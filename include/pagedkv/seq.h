@@ -131,7 +131,9 @@ struct pkv_seq_info {
     int32_t is_indexed; /* 0: its blocks are not, see not_indexed and pkv_pool_invalidate */
 };
 
-/* info    out, as much as its struct_size has room for
+/* What a sequence holds.
+ *
+ * info    out, as much as its struct_size has room for
  * errors  NULL_ARGUMENT, STRUCT_SIZE, STALE_HANDLE
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_seq_info_get(struct pkv_pool *pool, struct pkv_seq seq,

@@ -259,7 +259,7 @@ enum pkv_status pkv_executor_pthread_create(struct pkv_executor_pthread **execut
     if (failure != 0) {
         pkv_free(&resolved, pool);
         return pkv_error_set(error, PKV_STATUS_SYSTEM, __func__, NULL, none, failure, none,
-                             "the system refused to make another thread");
+                             "the system refused a thread or a lock");
     }
     *executor = pool;
     return PKV_STATUS_OK;

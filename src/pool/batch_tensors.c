@@ -105,5 +105,11 @@ enum pkv_status pkv_batch_tensors_get(const struct pkv_batch *batch, int32_t gro
         .query_start_loc = views.query_start_loc};
     if (has_window)
         views.indices.seq_offsets = vector(part->kept_offsets, PKV_DTYPE_I32, batch->num_seqs);
+    /* indices is a struct that grows, too: what a smaller struct has no room for is not there. */
+    size_t room;
+    memcpy(&room, tensors, sizeof(room));
+    const size_t before = offsetof(struct pkv_batch_tensors, indices);
+    if (room > before && room < sizeof(views))
+        views.indices.struct_size = room - before;
     return pkv_struct_write(tensors, &views, sizeof(views), __func__, "tensors", error);
 }

@@ -117,6 +117,25 @@ static void use_step(struct fixture *fixture, float *memory, const int32_t *new_
     pkv_context_destroy(context);
 }
 
+/* A struct of an older caller ends within indices, which then say so. */
+static void a_smaller_struct_has_smaller_indices(void **state) {
+    struct fixture fixture;
+    struct pkv_batch_tensors tensors = {0};
+    const size_t known = offsetof(struct pkv_step_indices, num_shared_tokens);
+    const int32_t tokens[] = {1, 2};
+    (void)state;
+
+    open_fixture(&fixture, NUM_BLOCKS);
+    const struct pkv_seq seq = create(&fixture);
+    CHECK_OK(pkv_batch_begin(fixture.batch, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, seq, tokens, 2, &error), &error);
+    CHECK_OK(pkv_batch_commit(fixture.batch, &error), &error);
+    tensors.struct_size = offsetof(struct pkv_batch_tensors, indices) + known;
+    CHECK_OK(pkv_batch_tensors_get(fixture.batch, 0, &tensors, &error), &error);
+    assert_int_equal(tensors.indices.struct_size, known);
+    close_fixture(&fixture);
+}
+
 static void a_step_feeds_the_operators(void **state) {
     struct fixture fixture;
     float memory[NUM_BLOCKS * BLOCK_SIZE] = {0};
@@ -423,6 +442,7 @@ static void rows_follow_their_sequences(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_feeds_the_operators),
+        cmocka_unit_test(a_smaller_struct_has_smaller_indices),
         cmocka_unit_test(a_rollback_leaves_no_trace),
         cmocka_unit_test(out_of_blocks_rolls_back),
         cmocka_unit_test(events_come_at_commit),
