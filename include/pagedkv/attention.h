@@ -60,8 +60,8 @@ struct pkv_paged_attention_options {
     /* How many positions a query sees from its own on to the left, its own included: what other
      * libraries call window_left, and 1; 0: all. */
     int64_t max_visible_left;
-    /* The same to the right, its own included: window_right, and 1; 0: all. For causal queries 0 or
-     * 1: they see nothing after their own position. */
+    /* The same to the right, its own included: window_right, and 1; 0: all. Causal queries see
+     * nothing after their own position all the same. */
     int64_t max_visible_right;
 };
 
@@ -216,8 +216,8 @@ struct pkv_merge_states_options {
  *             itself (the same data, dtype and strides)
  * lse         nullable: [num_tokens, num_heads] float32 out; may be one of lses itself
  * options     in, nullable: natural logarithm
- * effect      out and lse. A state whose log-sum-exp is minus infinity does not count, whatever its
- *             out holds; if none counts, zeros and minus infinity. One that is plus infinity or NaN
+ * effect      out and lse. A state whose log-sum-exp is minus infinity, or so far below the largest
+ *             that its weight is 0, does not count, whatever its out holds; if none counts, zeros and minus infinity. One that is plus infinity or NaN
  *             makes both NaN. Both run modes do the same
  * errors      of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
  *             STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, outs, lses, out),

@@ -111,8 +111,9 @@ struct pkv_step_indices {
  *          totals that fall or do not start at 0, a query length above its seq_len, seq_offsets
  *          together with num_shared_tokens, num_shared_tokens negative or above a seq_len, a shared
  *          block_table entry that differs from the first sequence's), SLOT_OUT_OF_RANGE (a slot
- *          beyond the last), DUPLICATE_SLOT (under REJECT), BLOCK_OUT_OF_RANGE (in an entry that a
- *          gather or attention reads; all other entries may hold anything), POSITION_OUT_OF_RANGE
+ *          beyond the last), DUPLICATE_SLOT (under REJECT), BLOCK_OUT_OF_RANGE (in an entry of the
+ *          tokens seq_offset ... seq_offset + seq_len - 1, whether a window sees them or not; all
+ *          other entries may hold anything), POSITION_OUT_OF_RANGE
  *          (seq_offset + length beyond the table's width), OVERFLOW (positions or the sum of the
  *          lengths), BAD_STATE (a cache that pkv_cache_init has not filled), STRUCT_SIZE
  * threads  the caller's alone; no run of the step may be under way

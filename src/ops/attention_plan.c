@@ -60,9 +60,6 @@ static enum pkv_status check_counts(const struct pkv_paged_attention_options *op
     if (options->max_visible_right < 0)
         return refuse(error, bad, function, "options->max_visible_right",
                       options->max_visible_right, 0, "must be at least");
-    if (!options->non_causal && options->max_visible_right > 1)
-        return refuse(error, bad, function, "options->max_visible_right",
-                      options->max_visible_right, 1, "must with causal queries be 0 or");
     return PKV_STATUS_OK;
 }
 

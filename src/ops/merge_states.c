@@ -150,7 +150,7 @@ static void merge(const struct job *job, int64_t token, int64_t head) {
             const struct pkv_tensor state = resolved(&job->outs[i], job->function);
             const int64_t row = token * state.strides[0] + head * state.strides[1];
             const double weight = lse == -INFINITY ? 0 : exp(lse - max) / total;
-            for (int64_t d = 0; d < count && lse != -INFINITY; d++)
+            for (int64_t d = 0; d < count && weight != 0; d++)
                 sums[d] +=
                     weight * (double)read_number(&state, row + (first + d) * state.strides[2]);
         }

@@ -216,8 +216,10 @@ static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, in
         return PKV_STATUS_OK;
     const int64_t last = (offset + length - 1) / step->block_size;
     if (last >= width)
-        return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens", b, last,
-                             width, "needs an entry of its block table row beyond the width");
+        return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens",
+                             b + step->seq_lens_cumulative, length,
+                             width * step->block_size - offset,
+                             "must not reach beyond the block table's row, where there are still");
     const struct pkv_vector row = pkv_step_table_row(step, b);
     const int64_t bad =
         pkv_vector_find_outside(&row, offset / step->block_size, last + 1, step->num_blocks);

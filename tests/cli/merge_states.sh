@@ -3,6 +3,15 @@
 . "$TESTS/lib.sh"
 
 # In F16 0x3c00 is 1, 0x4200 3, 0x4500 5, 0x7e00 NaN; in F32 0x3f800000 is 1, 0xff800000 minus infinity.
+echo "a state whose weight underflows hides what it holds"
+make_file in.st <<END
+out_0 F32 1,1,2 0x7fc00000 0x7f800000
+lse_0 F32 1,1 0
+out_1 F32 1,1,2 0x40000000*2
+lse_1 F32 1,1 0x447a0000
+END
+run_both merge_states in.st | floats
+
 echo "equal weights; one state that does not count; none that counts"
 make_file in.st <<END
 out_0 F16 3,1,2 0x3c00*2 0x3c00*2 0x7e00*2

@@ -47,6 +47,7 @@ seq_lens I64 2 4 2
 query_start_loc I64 3 0 4 5
 END
 run_both paged_attention in.st --lse_base 2 --window_left 1 | floats
+run_both paged_attention in.st --lse_base 2 --window_left 1 --window_right 1 --softcap 0 | floats
 run_both paged_attention in.st --lse_base 2 --causal 0 | floats
 run_both paged_attention in.st --lse_base 2 --causal 0 --window_left 0 --window_right 1 | floats
 

@@ -104,7 +104,7 @@ static void take_options(struct bytes *in, struct input *it) {
         .softcap = flags & 1 ? 4 : 0,
         .is_causal = !(flags >> 1 & 1),
         .max_left = take_index(in, take_between(in, 0, 9), 30, PKV_DTYPE_I64),
-        .max_right = flags >> 1 & 1 ? take_index(in, take_between(in, 0, 9), 30, PKV_DTYPE_I64) : 0,
+        .max_right = take_index(in, take_between(in, 0, 9), 30, PKV_DTYPE_I64),
         .is_base_2 = flags >> 2 & 1,
         .out_dtype = flags >> 3 & 1 ? PKV_DTYPE_F32 : it->query_dtype,
         .slopes = flags >> 4 & 1 ? it->slopes : NULL,

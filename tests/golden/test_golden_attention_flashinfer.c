@@ -14,8 +14,19 @@ static const char folder[] = "golden/flashinfer";
 static struct test_manifest manifest;
 static struct pkv_error error = {.struct_size = sizeof(error)};
 
-enum { NUM_CONTEXTS = 3, MAX_SEQS = 8, MAX_PAGES = 32 };
+enum { MAX_SEQS = 8, MAX_PAGES = 32 };
 
+/* The best level, the slower ones of this architecture, and sim. */
+static const struct pkv_context_options context_options[] = {
+    {0},
+    {.max_cpu_level = PKV_CPU_LEVEL_C},
+    {.run_mode = PKV_RUN_MODE_SIM},
+#if defined(__x86_64__)
+    {.max_cpu_level = PKV_CPU_LEVEL_AVX2},
+    {.max_cpu_level = PKV_CPU_LEVEL_AVX512},
+#endif
+};
+enum { NUM_CONTEXTS = sizeof(context_options) / sizeof(context_options[0]) };
 static struct pkv_context *contexts[NUM_CONTEXTS];
 
 /* A tensor of the case with its data, which the caller frees. */
@@ -369,12 +380,9 @@ static void merge_of_two_states(void **state) {
 }
 
 static int set_up(void **state) {
-    static const struct pkv_context_options options[NUM_CONTEXTS] = {
-        {0}, {.max_cpu_level = PKV_CPU_LEVEL_C}, {.run_mode = PKV_RUN_MODE_SIM}};
-
     (void)state;
     for (int k = 0; k < NUM_CONTEXTS; k++) {
-        CHECK_OK(pkv_context_create(&contexts[k], &options[k], &error), &error);
+        CHECK_OK(pkv_context_create(&contexts[k], &context_options[k], &error), &error);
     }
     return 0;
 }

@@ -18,7 +18,18 @@
 static const char folder[] = "golden/onnx";
 static struct test_manifest manifest;
 static struct pkv_error error = {.struct_size = sizeof(error)};
-static struct pkv_context *contexts[3];
+/* The best level, the slower ones of this architecture, and sim. */
+static const struct pkv_context_options context_options[] = {
+    {0},
+    {.max_cpu_level = PKV_CPU_LEVEL_C},
+    {.run_mode = PKV_RUN_MODE_SIM},
+#if defined(__x86_64__)
+    {.max_cpu_level = PKV_CPU_LEVEL_AVX2},
+    {.max_cpu_level = PKV_CPU_LEVEL_AVX512},
+#endif
+};
+enum { NUM_CONTEXTS = sizeof(context_options) / sizeof(context_options[0]) };
+static struct pkv_context *contexts[NUM_CONTEXTS];
 
 enum { BLOCK_SIZE = 4 };
 
@@ -425,7 +436,7 @@ static void every_case_of_the_manifest(void **state) {
             continue;
         }
         print_message("%s\n", test);
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < NUM_CONTEXTS; k++) {
             run_case(test, contexts[k]);
         }
         num_cases++;
@@ -441,19 +452,16 @@ static void every_case_of_the_manifest(void **state) {
 }
 
 static int set_up(void **state) {
-    static const struct pkv_context_options options[3] = {
-        {0}, {.max_cpu_level = PKV_CPU_LEVEL_C}, {.run_mode = PKV_RUN_MODE_SIM}};
-
     (void)state;
-    for (int k = 0; k < 3; k++) {
-        CHECK_OK(pkv_context_create(&contexts[k], &options[k], &error), &error);
+    for (int k = 0; k < NUM_CONTEXTS; k++) {
+        CHECK_OK(pkv_context_create(&contexts[k], &context_options[k], &error), &error);
     }
     return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < NUM_CONTEXTS; k++) {
         pkv_context_destroy(contexts[k]);
     }
     return 0;

@@ -403,6 +403,8 @@ static void bad_indices_are_refused(void **state) {
     it.draw = documented(0);
     it.draw.offsets[0] = 3;
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE);
+    assert_string_equal(error.argument, "seq_lens");
+    assert_int_equal(error.value, it.draw.lengths[0]);
     it.draw.offsets[0] = INT64_MAX - 2;
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE);
     it.draw.offsets[0] = INT64_MAX;

@@ -483,7 +483,7 @@ static void options_out_of_range(void **state) {
         {"options->max_visible_left", {.max_visible_left = INT64_MIN}},
         {"options->max_visible_right", {.max_visible_right = -1, .non_causal = 1}},
         {"options->max_visible_right", {.max_visible_right = INT64_MIN, .non_causal = 1}},
-        {"options->max_visible_right", {.max_visible_right = 2}}, /* causal */
+        {"options->max_visible_right", {.max_visible_right = -1}}, /* causal */
     };
     static const int32_t wrong_dtypes[] = {PKV_DTYPE_I32, PKV_DTYPE_F8_E5M2, PKV_DTYPE_I64, 99, -1};
     struct setting it;

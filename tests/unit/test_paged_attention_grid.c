@@ -159,8 +159,7 @@ static int is_possible(const struct combination *at) {
         tokens += made.num_tokens[b];
         pairs += made.num_queries[b] * made.num_tokens[b];
     }
-    return (made.is_non_causal || made.max_right <= 1) &&
-           ref_layout_fits(v[KEY_LAYOUT], bytes_of(v[KEY_DTYPE]), made.head_size) &&
+    return ref_layout_fits(v[KEY_LAYOUT], bytes_of(v[KEY_DTYPE]), made.head_size) &&
            (made.is_mla ||
             ref_layout_fits(v[VALUE_LAYOUT], bytes_of(v[VALUE_DTYPE]), made.value_head_size)) &&
            tokens * made.num_kv_heads * row <= 5000000 &&

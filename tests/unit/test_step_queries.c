@@ -318,6 +318,9 @@ static void entries_that_are_read(void **state) {
     TAKE(it, 1);
     it.lengths[0] = 13;
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE, "seq_lens");
+    assert_int_equal(error.index, 0);
+    assert_int_equal(error.value, 13);
+    assert_int_equal(error.bound, 12);
 }
 
 /* The struct of the version before knew neither: it is read as if both were absent. */

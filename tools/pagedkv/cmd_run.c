@@ -83,7 +83,7 @@ static void make_options(struct run_attributes *a, const struct run_operator *op
         {"window_right", CLI_INT, &a->window_right, -1, INT64_MAX - 1, NULL, "N",
          "how many later tokens it sees, with --causal 0; -1: all (-1)"},
         {"softcap", CLI_TEXT, &a->softcap, 0, 0, NULL, "X",
-         "scores become X * tanh(score / X) (they stay as they are)"},
+         "scores become X * tanh(score / X); 0: they stay as they are (0)"},
         {"lse_base", CLI_CHOICE, &a->lse_base, 0, 0, run_lse_bases, NULL,
          "base of the logarithm in lse (e)"},
         {"value_head_size", CLI_INT, &a->value_head_size, 1, INT64_MAX, NULL, "N",

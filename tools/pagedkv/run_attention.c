@@ -20,20 +20,20 @@ static int fail(const struct run_call *call, const struct pkv_error *error) {
     return cli_library_error(call->command, call->file, error);
 }
 
-/* A number that float32 holds as something finite and other than zero, or at least above it: zero is how the
- * library is told that nothing was given. */
+/* A number that float32 holds as something finite. Zero is how the library is told that nothing was given: the softcap
+ * may be none, the scale may not. */
 static int read_float(const struct run_call *call, const char *name, const char *text,
-                      bool is_positive, float *value) {
+                      bool may_be_zero, float *value) {
     if (text == NULL)
         return CLI_CONTINUE;
     char *end = NULL;
     errno = 0;
     const double number = strtod(text, &end);
     const float rounded = (float)number;
-    if (end == text || *end != '\0' || errno != 0 || !isfinite(rounded) || rounded == 0 ||
-        (is_positive && rounded < 0))
-        return cli_error(call->command, "--%s is '%s'; use a finite number %s 0", name, text,
-                         is_positive ? "above" : "other than");
+    if (end == text || *end != '\0' || errno != 0 || !isfinite(rounded) ||
+        (rounded == 0 && (!may_be_zero || number != 0)) || (may_be_zero && rounded < 0))
+        return cli_error(call->command, "--%s is '%s'; use a finite number %s", name, text,
+                         may_be_zero ? "above 0, or 0 for none" : "other than 0");
     *value = rounded;
     return CLI_CONTINUE;
 }
