@@ -6,6 +6,7 @@
 #include "check.h"
 #include "data.h"
 #include "numbers.h"
+#include "golden_contexts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,17 +17,6 @@ static struct pkv_error error = {.struct_size = sizeof(error)};
 
 enum { MAX_SEQS = 8, MAX_PAGES = 32 };
 
-/* The best level, the slower ones of this architecture, and sim. */
-static const struct pkv_context_options context_options[] = {
-    {0},
-    {.max_cpu_level = PKV_CPU_LEVEL_C},
-    {.run_mode = PKV_RUN_MODE_SIM},
-#if defined(__x86_64__)
-    {.max_cpu_level = PKV_CPU_LEVEL_AVX2},
-    {.max_cpu_level = PKV_CPU_LEVEL_AVX512},
-#endif
-};
-enum { NUM_CONTEXTS = sizeof(context_options) / sizeof(context_options[0]) };
 static struct pkv_context *contexts[NUM_CONTEXTS];
 
 /* A tensor of the case with its data, which the caller frees. */
