@@ -52,7 +52,7 @@ enum pkv_status pkv_check_key_only(int32_t key_layout, bool key_only, const char
     if (key_only && key_layout == PKV_LAYOUT_PA_NZ)
         return pkv_error_set(error, PKV_STATUS_UNSUPPORTED, function, argument, PKV_ERROR_NONE,
                              PKV_ERROR_NONE, PKV_ERROR_NONE,
-                             "must not be NULL in PA_NZ: there is no key-only form of it");
+                             "must bring values in PA_NZ: there is no key-only form of it");
     return PKV_STATUS_OK;
 }
 

@@ -167,8 +167,11 @@ static enum pkv_status refuse_rows(const struct pkv_context *context,
         const enum pkv_status status =
             pkv_step_check_slots(&step, &context->kernels, PKV_DUPLICATES_ASSUME_UNIQUE,
                                  &(struct pkv_where){function, "index", error});
-        if (status != PKV_STATUS_OK)
+        if (status != PKV_STATUS_OK) {
+            if (error->index != PKV_ERROR_NONE)
+                error->index += i * index->shape[1];
             return status;
+        }
     }
     return PKV_STATUS_OK;
 }

@@ -215,11 +215,15 @@ static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, in
     if (length == 0)
         return PKV_STATUS_OK;
     const int64_t last = (offset + length - 1) / step->block_size;
-    if (last >= width)
+    if (last >= width) {
+        const int64_t room = width * step->block_size;
+        if (offset >= room)
+            return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_offsets",
+                                 b, offset, room, "must be below the tokens of a block table row");
         return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens",
-                             b + step->seq_lens_cumulative, length,
-                             width * step->block_size - offset,
-                             "must not reach beyond the block table's row, where there are still");
+                             b + step->seq_lens_cumulative, length, room - offset,
+                             "must not reach beyond its block table row, which has room for");
+    }
     const struct pkv_vector row = pkv_step_table_row(step, b);
     const int64_t bad =
         pkv_vector_find_outside(&row, offset / step->block_size, last + 1, step->num_blocks);
@@ -316,9 +320,9 @@ static enum pkv_status check_query_lens(struct pkv_step *step, const char *funct
             return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, b + 1, end,
                                  start, "must not fall below the total before it");
         if (end - start > seq_len)
-            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, b + 1,
-                                 end - start, seq_len,
-                                 "must not give a sequence more queries than it has tokens");
+            return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, name, b + 1, end,
+                                 start + seq_len,
+                                 "must not give a sequence more queries than tokens: at most");
     }
     step->num_queries = pkv_step_query_start(step, step->num_seqs);
     if (step->max_tokens != 0 && step->num_queries > step->max_tokens)

@@ -99,3 +99,7 @@ echo old >kept.st
 library_fails run scatter_update in.st kept.st --dim 0
 cat kept.st
 ls
+
+echo "a bench without a measurement"
+fails bench nothing
+fails bench scatter --threads 0

@@ -407,6 +407,8 @@ static void bad_indices_are_refused(void **state) {
     assert_int_equal(error.value, it.draw.lengths[0]);
     it.draw.offsets[0] = INT64_MAX - 2;
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE);
+    assert_int_equal(error.index, 0);
+    assert_int_equal(error.value, INT64_MAX - 2);
     it.draw.offsets[0] = INT64_MAX;
     REFUSE(it, PKV_STATUS_OVERFLOW);
     it.draw.offsets[0] = -1;

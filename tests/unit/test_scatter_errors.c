@@ -277,7 +277,7 @@ static void pa_nz_without_values_is_refused(void **state) {
                   &error, PKV_STATUS_UNSUPPORTED);
     assert_true(model_cache_is_as_expected(&it.cache));
 
-    /* The cache can be described, and read, but no plan writes it. */
+    /* The cache can be described, but no plan writes it. */
     const struct pkv_cache_options options = {.struct_size = sizeof(options),
                                               .key_layout = PKV_LAYOUT_PA_NZ};
     struct pkv_cache cache = {.struct_size = sizeof(cache)};

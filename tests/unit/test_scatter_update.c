@@ -318,6 +318,21 @@ static void strides_beside_single_elements(void **state) {
     }
 }
 
+/* The index of a refusal is flat, also where there is no row at all. */
+static void a_target_without_rows(void **state) {
+    float nothing = 0;
+    int64_t index[4] = {-1, -1, -1, 5};
+    struct pkv_tensor in = pkv_tensor_make(&nothing, PKV_DTYPE_F32, 2, (int64_t[]){0, 3});
+    struct pkv_tensor at = pkv_tensor_make(index, PKV_DTYPE_I64, 2, (int64_t[]){2, 2});
+    float rows[4 * 3] = {0};
+    struct pkv_tensor from = pkv_tensor_make(rows, PKV_DTYPE_F32, 2, (int64_t[]){4, 3});
+
+    (void)state;
+    CHECK_REFUSED(update(&in, &at, &from), &error, PKV_STATUS_SLOT_OUT_OF_RANGE);
+    assert_int_equal(error.index, 3);
+    assert_int_equal(error.value, 5);
+}
+
 static void targets_are_checked_before_a_byte_is_written(void **state) {
     struct trio it = good();
     struct pkv_scatter_update_options reject = {.duplicates = PKV_DUPLICATES_REJECT};
@@ -361,6 +376,7 @@ int main(void) {
         cmocka_unit_test(empty_is_a_no_op),
         cmocka_unit_test(shapes_and_types_are_checked),
         cmocka_unit_test(strides_beside_single_elements),
+        cmocka_unit_test(a_target_without_rows),
         cmocka_unit_test(targets_are_checked_before_a_byte_is_written),
     };
     int failed;

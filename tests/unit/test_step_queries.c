@@ -226,10 +226,10 @@ static void totals_that_cannot_be(void **state) {
         {{0, 5, 4, 10}, 2, 4, 5},
         {{0, 5, 5, INT64_MIN}, 3, INT64_MIN, 5},
         {{0, 13, 13, 13}, 1, 13, 12}, /* 13 queries, 12 tokens */
-        {{0, 12, 21, 21}, 2, 9, 8},   /* 9 queries, 8 tokens */
-        {{0, 1, 1, 11}, 3, 10, 9},
+        {{0, 12, 21, 21}, 2, 21, 20}, /* 9 queries, 8 tokens */
+        {{0, 1, 1, 11}, 3, 11, 10},
         {{0, INT64_MAX, INT64_MAX, INT64_MAX}, 1, INT64_MAX, 12},
-        {{0, 1, 1, (INT64_C(1) << 32) + 2}, 3, (INT64_C(1) << 32) + 1, 9},
+        {{0, 1, 1, (INT64_C(1) << 32) + 2}, 3, (INT64_C(1) << 32) + 2, 10},
     };
     struct setting it;
 
