@@ -42,12 +42,12 @@ static enum pkv_status check_cache(const struct pkv_tensor *cache, int64_t row_b
         return pkv_error_set_axis(error, PKV_STATUS_SHAPE, function, "cache", 2, cache->shape[2], 1,
                                   "must be");
     for (int32_t axis = 0; axis < 2; axis++) {
-        if (cache->strides[axis] % COLUMN_ALIGNMENT != 0)
+        if (cache->shape[axis] > 1 && cache->strides[axis] % COLUMN_ALIGNMENT != 0)
             return pkv_error_set_axis(error, PKV_STATUS_STRIDE, function, "cache", axis,
                                       cache->strides[axis], COLUMN_ALIGNMENT,
                                       "must be a multiple of the largest element of a column");
     }
-    if (cache->strides[last] > 1)
+    if (pkv_tensor_num_elements(cache) > 0 && cache->strides[last] != 1)
         return pkv_error_set_axis(error, PKV_STATUS_STRIDE, function, "cache", last,
                                   cache->strides[last], 1,
                                   "must have the stride of adjacent elements");

@@ -186,6 +186,17 @@ static void bad_packed_caches_are_refused(void **state) {
     cache.strides[2] = 1;
     CHECK_OK(pkv_packed_row_columns(0, &cache, columns, &error), &error);
     assert_int_equal(columns[2].strides[1], 166);
+    /* One block, and blocks of one token: the stride of a single step is never used. */
+    cache.shape[0] = 1;
+    CHECK_OK(pkv_packed_row_columns(0, &cache, columns, &error), &error);
+    assert_int_equal(columns[2].strides[1], 166);
+    cache.shape[0] = 2;
+    cache.shape[1] = 1;
+    CHECK_OK(pkv_packed_row_columns(0, &cache, columns, &error), &error);
+    assert_int_equal(columns[2].strides[0], 2 * 166);
+    cache.shape[1] = 2;
+    cache.strides[2] = 0;
+    CHECK_REFUSED(pkv_packed_row_columns(0, &cache, columns, &error), &error, PKV_STATUS_STRIDE);
 }
 
 /* By plan, step and run, or in parts. The slots are checked against another cache of the same geometry. */
