@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -218,11 +219,15 @@ static void draw(struct plot *plot, const struct replay_run **order) {
 int replay_plot(const struct replay_report *report, const char *path) {
     const size_t length = strlen(path) + 16;
     struct plot plot = {.report = report};
+    struct stat there;
     char *temporary = malloc(length);
     const struct replay_run **order = calloc((size_t)report->num_runs + 1, sizeof(*order));
     int status = CLI_CONTINUE;
     if (temporary == NULL || order == NULL) {
         status = cli_error("replay", "no memory for the plot; free some");
+    } else if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
+        status = cli_error("replay", "%s: exists and is no regular file; name another with --plot",
+                           path);
     } else {
         (void)snprintf(temporary, length, "%s.%ld", path, (long)getpid());
         plot.stream = fopen(temporary, "wxe");
