@@ -131,7 +131,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_tensors_get(const struct pkv_batc
                                                            struct pkv_error *error);
 
 /* pkv_seq_mark_computed for every row of a committed step, up to the tokens that it had at the
- * commit. Sequences freed or truncated since are left out, or marked as far as they go.
+ * commit. Sequences freed since are left out; of those truncated since, what every truncation has
+ * left is marked, and nothing that came after one, by an append or another batch.
  * errors   NULL_ARGUMENT, BAD_STATE (not committed, marked already, or a batch is open) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_mark_computed(struct pkv_batch *batch,
                                                              struct pkv_error *error);

@@ -23,6 +23,8 @@ static void lay_out(struct pkv_batch *batch, struct pkv_arena *arena) {
     batch->tokens =
         pkv_arena_take(arena, pool->tokens ? batch->max_tokens : 0, sizeof(*batch->tokens));
     batch->seqs = pkv_arena_take(arena, max_seqs, sizeof(*batch->seqs));
+    batch->row_of_seq = pkv_arena_take(arena, pool->max_seqs, sizeof(*batch->row_of_seq));
+    batch->num_kept = pkv_arena_take(arena, max_seqs, sizeof(*batch->num_kept));
     batch->seq_lens = pkv_arena_take(arena, max_seqs, sizeof(*batch->seq_lens));
     batch->query_start_loc = pkv_arena_take(arena, max_seqs + 1, sizeof(*batch->query_start_loc));
     for (int32_t g = 0; g < pool->num_groups; g++) {
@@ -77,6 +79,7 @@ static void init(struct pkv_batch *batch, const struct pkv_batch *planned) {
     lay_out(batch, &arena);
     if (batch->pool->tokens == NULL)
         batch->tokens = NULL;
+    memset(batch->row_of_seq, 0, (size_t)batch->pool->max_seqs * sizeof(*batch->row_of_seq));
     for (int32_t g = 0; g < batch->pool->num_groups; g++)
         memset(batch->groups[g].rows, 0, (size_t)batch->max_seqs * sizeof(struct pkv_batch_row));
 }
@@ -142,11 +145,34 @@ enum pkv_status pkv_batch_create_in(struct pkv_batch **batch, struct pkv_pool *p
     return PKV_STATUS_OK;
 }
 
+/* Ends the wait of a committed step for its mark. */
+static void forget(struct pkv_batch *batch) {
+    struct pkv_batch **link = &batch->pool->unmarked;
+    while (*link != NULL && *link != batch)
+        link = &(*link)->next_unmarked;
+    if (*link == batch)
+        *link = batch->next_unmarked;
+}
+
+void pkv_batch_note_truncation(struct pkv_pool *pool, uint32_t seq, int32_t num_tokens) {
+    for (struct pkv_batch *batch = pool->unmarked; batch; batch = batch->next_unmarked) {
+        const int32_t row = batch->row_of_seq[seq];
+        if (row < batch->num_seqs && batch->seqs[row].index == seq &&
+            num_tokens < batch->num_kept[row])
+            batch->num_kept[row] = num_tokens;
+    }
+}
+
 void pkv_batch_destroy(struct pkv_batch *batch) {
     if (batch == NULL)
         return;
     if (batch->state == PKV_BATCH_OPEN)
         (void)!pkv_batch_rollback(batch, NULL);
+    if (batch->state == PKV_BATCH_COMMITTED) {
+        pkv_pool_lock(batch->pool);
+        forget(batch);
+        pkv_pool_unlock(batch->pool);
+    }
     if (!batch->owns_memory)
         return;
     const struct pkv_allocator allocator = batch->allocator;
@@ -164,6 +190,8 @@ enum pkv_status pkv_batch_begin(struct pkv_batch *batch, struct pkv_error *error
         pkv_pool_unlock(pool);
         return status;
     }
+    if (batch->state == PKV_BATCH_COMMITTED)
+        forget(batch);
     pool->state = PKV_POOL_BATCH;
     pool->open_batch = batch;
     pool->queue.is_logging = true;
@@ -321,6 +349,8 @@ enum pkv_status pkv_batch_commit(struct pkv_batch *batch, struct pkv_error *erro
         note_copies(batch, &batch->changes[i]);
     }
     pkv_batch_fill(batch);
+    batch->next_unmarked = pool->unmarked;
+    pool->unmarked = batch;
     pool->num_commits++;
     close_step(batch, PKV_BATCH_COMMITTED);
     return PKV_STATUS_OK;
@@ -340,7 +370,7 @@ static int32_t markable(const struct pkv_batch *batch, int64_t row) {
     const struct pkv_seq_record *record = &batch->pool->seqs[seq.index];
     if (!record->is_live || record->generation != seq.generation)
         return -1;
-    return batch->seq_lens[row] < record->num_tokens ? batch->seq_lens[row] : record->num_tokens;
+    return batch->num_kept[row];
 }
 
 /* What the index needs of each row is fetched while the others are looked at. */
@@ -370,6 +400,7 @@ enum pkv_status pkv_batch_mark_computed(struct pkv_batch *batch, struct pkv_erro
                             "must be committed, and not be marked yet");
     if (status == PKV_STATUS_OK) {
         mark_rows(batch);
+        forget(batch);
         batch->state = PKV_BATCH_COMPUTED;
     }
     pkv_pool_unlock(pool);

@@ -47,6 +47,10 @@ struct pkv_batch {
     int64_t num_seqs;
     struct pkv_pool_counts counts; /* of the pool at begin */
 
+    struct pkv_batch *next_unmarked;
+    int32_t *row_of_seq; /* [max_seqs of the pool]; of a sequence that is no row, any */
+    int32_t *num_kept;   /* [max_seqs]: of seq_lens, those that no truncation has dropped since */
+
     int32_t *seq_lens;        /* [max_seqs] */
     int32_t *query_start_loc; /* [max_seqs + 1] */
     struct pkv_batch_group groups[PKV_MAX_GROUPS];
@@ -54,5 +58,8 @@ struct pkv_batch {
 
 /* Fills the tensors of a step whose changes are applied. */
 void pkv_batch_fill(struct pkv_batch *batch);
+
+/* A sequence keeps so many tokens: what follows them from now on is not what committed steps have reserved. */
+void pkv_batch_note_truncation(struct pkv_pool *pool, uint32_t seq, int32_t num_tokens);
 
 #endif

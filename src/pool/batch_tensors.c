@@ -55,6 +55,8 @@ void pkv_batch_fill(struct pkv_batch *batch) {
         if (change->type != PKV_CHANGE_APPEND || change->num_tokens == 0)
             continue;
         batch->seq_lens[row] = change->old_tokens + change->num_tokens;
+        batch->num_kept[row] = batch->seq_lens[row];
+        batch->row_of_seq[batch->seqs[row].index] = (int32_t)row;
         batch->query_start_loc[row + 1] = batch->query_start_loc[row] + change->num_tokens;
         for (int32_t g = 0; g < pool->num_groups; g++) {
             fill_row(batch, g, row);

@@ -147,6 +147,7 @@ struct pkv_pool {
     uint64_t next_serial;
     uint64_t batch; /* number of the batch step, counted from 1 */
     const struct pkv_batch *open_batch;
+    struct pkv_batch *unmarked; /* committed steps that are not marked yet, the newest first */
     struct pkv_pool_counts counts;
     int64_t num_events;
     int64_t num_out_of_blocks;

@@ -3,6 +3,7 @@
  * Sequences: their handles, and the calls that give blocks back or mark tokens computed. Growing is
  * in change.c.
  */
+#include "pool/batch.h"
 #include "pool/blocks.h"
 #include "pool/change.h"
 #include "pool/domains.h"
@@ -130,6 +131,7 @@ static void shorten_chain(struct pkv_pool *pool, uint32_t seq, int32_t g, uint32
 
 static void shorten(struct pkv_pool *pool, uint32_t seq, int32_t num_tokens) {
     struct pkv_seq_record *record = &pool->seqs[seq];
+    pkv_batch_note_truncation(pool, seq, num_tokens);
     if (num_tokens == 0)
         pkv_prefix_index_tail(pool, seq);
     for (int32_t g = 0; g < pool->num_groups; g++) {

@@ -268,6 +268,12 @@ static inline void driver_truncate(struct pool_driver *driver, int32_t seq) {
     if (driver_below(driver, 8) == 0)
         kept = 0;
     const int32_t expected = model_seq_truncate(&driver->model, seq, kept);
+    /* What comes after it is not what the step has reserved. */
+    for (int32_t row = 0; expected == PKV_STATUS_OK && row < driver->num_marked; row++) {
+        if (driver->marked_seqs[row].index == driver->seqs[seq].index &&
+            kept < driver->marked_lens[row])
+            driver->marked_lens[row] = kept;
+    }
     DRIVER_CHECK(driver, pkv_seq_truncate(driver->pool, driver->seqs[seq], kept, NULL) == expected);
 }
 
@@ -375,8 +381,7 @@ static inline void driver_mark_batch(struct pool_driver *driver) {
     for (int32_t row = 0; is_allowed && row < driver->num_marked; row++) {
         const struct pkv_seq handle = driver->marked_seqs[row];
         const struct model_seq *seq = &driver->model.seqs[handle.index];
-        const int32_t length =
-            driver->marked_lens[row] < seq->num_tokens ? driver->marked_lens[row] : seq->num_tokens;
+        const int32_t length = driver->marked_lens[row];
         if (seq->is_live && driver->seqs[handle.index].generation == handle.generation &&
             length > seq->num_computed)
             (void)model_seq_mark_computed(&driver->model, (int32_t)handle.index, length);

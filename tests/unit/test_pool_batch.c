@@ -117,6 +117,47 @@ static void use_step(struct fixture *fixture, float *memory, const int32_t *new_
     pkv_context_destroy(context);
 }
 
+static int64_t found(const struct fixture *fixture, const int32_t *tokens, int64_t num_tokens) {
+    int64_t hit = -1;
+    CHECK_OK(pkv_prefix_lookup(fixture->pool, NULL, tokens, num_tokens, &hit, &error), &error);
+    return hit;
+}
+
+/* What a truncation has dropped is not marked, whatever has come in its place: nobody computed that. */
+static void only_what_is_left_is_marked(void **state) {
+    struct fixture fixture;
+    const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8}, others[] = {1, 2, 3, 4, 50, 60, 70, 80};
+    const int32_t resumed[] = {11, 12, 13, 14, 15, 16, 17, 18};
+    struct pkv_batch *second;
+    (void)state;
+
+    open_fixture(&fixture, NUM_BLOCKS);
+    const struct pkv_seq seq = create(&fixture);
+    CHECK_OK(pkv_batch_create(&second, fixture.pool, NULL, &error), &error);
+    CHECK_OK(pkv_batch_begin(fixture.batch, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, seq, tokens, 8, &error), &error);
+    CHECK_OK(pkv_batch_commit(fixture.batch, &error), &error);
+    CHECK_OK(pkv_seq_truncate(fixture.pool, seq, 4, &error), &error);
+    struct pkv_block_copy copy;
+    CHECK_OK(pkv_seq_append(fixture.pool, seq, others + 4, 4, &copy, &error), &error);
+    CHECK_OK(pkv_batch_mark_computed(fixture.batch, &error), &error);
+    assert_int_equal(found(&fixture, others, 8), 4);
+    /* Given up and resumed by a second batch: the first one's mark is not the second one's. */
+    CHECK_OK(pkv_batch_begin(fixture.batch, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, seq, tokens, 4, &error), &error);
+    CHECK_OK(pkv_batch_commit(fixture.batch, &error), &error);
+    CHECK_OK(pkv_seq_truncate(fixture.pool, seq, 0, &error), &error);
+    CHECK_OK(pkv_batch_begin(second, &error), &error);
+    CHECK_OK(pkv_batch_append(second, seq, resumed, 8, &error), &error);
+    CHECK_OK(pkv_batch_commit(second, &error), &error);
+    CHECK_OK(pkv_batch_mark_computed(fixture.batch, &error), &error);
+    assert_int_equal(found(&fixture, resumed, 8), 0);
+    CHECK_OK(pkv_batch_mark_computed(second, &error), &error);
+    assert_int_equal(found(&fixture, resumed, 8), 8);
+    pkv_batch_destroy(second);
+    close_fixture(&fixture);
+}
+
 /* A struct of an older caller ends within indices, which then say so. */
 static void a_smaller_struct_has_smaller_indices(void **state) {
     struct fixture fixture;
@@ -442,6 +483,7 @@ static void rows_follow_their_sequences(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_feeds_the_operators),
+        cmocka_unit_test(only_what_is_left_is_marked),
         cmocka_unit_test(a_smaller_struct_has_smaller_indices),
         cmocka_unit_test(a_rollback_leaves_no_trace),
         cmocka_unit_test(out_of_blocks_rolls_back),
