@@ -217,8 +217,9 @@ struct pkv_merge_states_options {
  * lse         nullable: [num_tokens, num_heads] float32 out; may be one of lses itself
  * options     in, nullable: natural logarithm
  * effect      out and lse. A state whose log-sum-exp is minus infinity, or so far below the largest
- *             that its weight is 0, does not count, whatever its out holds; if none counts, zeros and minus infinity. One that is plus infinity or NaN
- *             makes both NaN. Both run modes do the same
+ *             that its weight is 0, does not count, whatever its out holds; if none counts, zeros
+ *             and minus infinity. One that is plus infinity or NaN makes both NaN. Both run modes
+ *             do the same
  * errors      of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
  *             STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, outs, lses, out),
  *             INVALID_ARGUMENT (num_states, lse_base, reserved), DTYPE, RANK, SHAPE, STRIDE

@@ -79,8 +79,8 @@ static enum pkv_status refuse_negative(const struct pkv_tensor *tensor,
 }
 
 /* The tensor's own strides, and with them the elements from the first to behind the last one. The stride of a single
- * step is never used, and may be any number: make it one that fits everywhere. Not 0: strides that are all 0 would be taken
- * for C order when the tensor is read again. */
+ * step is never used, and may be any number: make it one that fits everywhere. Not 0: strides that are all 0 would be
+ * taken for C order when the tensor is read again. */
 static bool take_strides(struct pkv_tensor *to, const struct pkv_tensor *tensor, int64_t *span) {
     *span = 1;
     for (int32_t i = 0; i < to->ndim; i++) {

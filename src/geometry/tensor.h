@@ -26,8 +26,8 @@ struct pkv_dtype_info {
 extern const struct pkv_dtype_info pkv_dtypes[PKV_NUM_DTYPES];
 
 /* The checks of pkv_tensor_resolve, reported as `where` says, and a copy of the axes that there are, with strides that
- * can be multiplied by any index: those of resolve, but 1 where a stride of the caller's own is never used. What was read may
- * be read again. tensor is nullable: NULL_ARGUMENT. */
+ * can be multiplied by any index: those of resolve, but 1 where a stride of the caller's own is never used. What was
+ * read may be read again. tensor is nullable: NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 const struct pkv_where *where);
 

@@ -4,10 +4,11 @@
  * tensors, layouts or slots; whoever calls has checked everything. The C version of each
  * (kernels/c/) is the definition.
  *
- * Agreement class: EXACT, every version writes the same bytes, but for softmax and factors of attention, which are
- * BOUNDED. None reads or writes a byte that its arguments do not
- * name; every count may be zero, but rows and tokens of attention; sources and destinations do not overlap. Pointers to bytes need no
- * alignment; slots and sums are aligned to their type. A kernel runs on processors of its level only.
+ * Agreement class: EXACT, every version writes the same bytes, but for softmax and factors of
+ * attention, which are BOUNDED. None reads or writes a byte that its arguments do not name; every
+ * count may be zero, but rows and tokens of attention; sources and destinations do not overlap.
+ * Pointers to bytes need no alignment; slots and sums are aligned to their type. A kernel runs on
+ * processors of its level only.
  */
 #ifndef PKV_KERNELS_KERNELS_H
 #define PKV_KERNELS_KERNELS_H

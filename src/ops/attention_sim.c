@@ -131,14 +131,12 @@ static void attend(struct sim *sim, const struct query *query) {
     const struct pkv_attention_job *job = sim->job;
     const int64_t head_size = job->plan->value_head_size;
     const double largest = largest_score(sim, query);
-    double max = largest;
-    if (job->sinks.data) {
-        const double sink = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
-        max = isnan(max) || max > sink ? max : sink;
-    }
-    double sums[PKV_ATTENTION_MAX_HEAD_SIZE] = {0}, total = 0;
-    if (job->sinks.data && max != -INFINITY)
-        total = exp(read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0)) - max);
+    double sink = -INFINITY;
+    if (job->sinks.data)
+        sink = read_number(sim, &sim->sinks, at(&job->sinks, query->head, 0, 0));
+    const double max = isnan(largest) || largest > sink ? largest : sink;
+    double sums[PKV_ATTENTION_MAX_HEAD_SIZE] = {0};
+    double total = max == -INFINITY ? 0 : exp(sink - max);
     for (int64_t j = query->place.begin; j < query->place.end && max != -INFINITY; j++) {
         const double above = score(sim, query, j), s = above - max;
         if (above == -INFINITY || above - largest < LOWEST_EXPONENT)
