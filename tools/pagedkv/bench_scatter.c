@@ -77,23 +77,31 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
                  {1, PKV_DUPLICATES_ASSUME_UNIQUE, "unique"},
                  {16, PKV_DUPLICATES_LAST_WINS, "runs of 16"},
                  {BENCH_BLOCK_SIZE, PKV_DUPLICATES_LAST_WINS, "runs of 128"}};
+    /* Of the source with fresh rows, or of the rows with a warm source. */
+    static const struct {
+        enum bench_destination destination;
+        int cold_source;
+        const char *name;
+    } states[] = {{BENCH_DESTINATION_FRESH, 0, "warm source"},
+                  {BENCH_DESTINATION_FRESH, 1, "cold source"},
+                  {BENCH_DESTINATION_WARM, 0, "warm rows"}};
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
         /* The promise only tells threads how to divide. */
         if (kinds[kind].duplicates != PKV_DUPLICATES_LAST_WINS && team->num_threads == 1)
             continue;
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-            for (int cold = 0; cold <= 1; cold++) {
+            for (size_t state = 0; state < sizeof(states) / sizeof(states[0]); state++) {
                 const struct bench_scatter_shape shape = {.num_tokens = sizes[i],
                                                           .num_calls = 1,
                                                           .run_tokens = kinds[kind].run_tokens,
                                                           .duplicates = kinds[kind].duplicates,
-                                                          .destination = BENCH_DESTINATION_FRESH,
-                                                          .cold_source = cold,
+                                                          .destination = states[state].destination,
+                                                          .cold_source = states[state].cold_source,
                                                           .layout = PKV_LAYOUT_NHD,
                                                           .num_heads = BENCH_NUM_HEADS};
                 char text[BENCH_CASE_TEXT];
-                (void)snprintf(text, sizeof(text), "%" PRId64 " tokens, %s, %s source", sizes[i],
-                               kinds[kind].name, cold ? "cold" : "warm");
+                (void)snprintf(text, sizeof(text), "%" PRId64 " tokens, %s, %s", sizes[i],
+                               kinds[kind].name, states[state].name);
                 int status =
                     measure(stage, team, report, &shape, bench_scatter_run, "scatter", text);
                 if (status != CLI_OK)
@@ -111,34 +119,49 @@ static const struct {
     int32_t num_calls;
 } short_calls[] = {{1, BENCH_MAX_CALLS}, {8, 64}, {32, 32}, {64, 16}, {256, 8}};
 
+/* One size of short calls, in slots that are run_tokens consecutive ones. */
+static int measure_short_size(struct bench_stage *stage, const struct bench_team *team,
+                              const struct bench_report *report, size_t i, int64_t run_tokens,
+                              int warm, struct bench_variant (*own)(struct bench_scatter_job *job),
+                              const char *op, const char *what) {
+    const struct bench_scatter_shape shape = {.num_tokens = short_calls[i].num_tokens,
+                                              .num_calls = short_calls[i].num_calls,
+                                              .run_tokens = run_tokens,
+                                              .destination = warm ? BENCH_DESTINATION_WARM
+                                                                  : BENCH_DESTINATION_COLD,
+                                              .layout = PKV_LAYOUT_NHD,
+                                              .num_heads = BENCH_NUM_HEADS};
+    char text[BENCH_CASE_TEXT];
+    (void)snprintf(text, sizeof(text), "%" PRId64 " token%s%s, %s rows%s", shape.num_tokens,
+                   shape.num_tokens == 1 ? "" : "s", run_tokens > 1 ? ", runs of 128" : "",
+                   warm ? "warm" : "cold", what);
+    return measure(stage, team, report, &shape, own, op, text);
+}
+
 static int measure_short(struct bench_stage *stage, const struct bench_team *team,
-                         const struct bench_report *report, size_t num_sizes,
+                         const struct bench_report *report, size_t num_sizes, int64_t run_tokens,
                          struct bench_variant (*own)(struct bench_scatter_job *job), const char *op,
                          const char *what) {
+    int status = CLI_OK;
     for (int warm = 0; warm <= 1; warm++) {
-        for (size_t i = 0; i < num_sizes; i++) {
-            const struct bench_scatter_shape shape = {.num_tokens = short_calls[i].num_tokens,
-                                                      .num_calls = short_calls[i].num_calls,
-                                                      .run_tokens = 1,
-                                                      .destination = warm ? BENCH_DESTINATION_WARM
-                                                                          : BENCH_DESTINATION_COLD,
-                                                      .layout = PKV_LAYOUT_NHD,
-                                                      .num_heads = BENCH_NUM_HEADS};
-            char text[BENCH_CASE_TEXT];
-            (void)snprintf(text, sizeof(text), "%" PRId64 " token%s, %s rows%s", shape.num_tokens,
-                           shape.num_tokens == 1 ? "" : "s", warm ? "warm" : "cold", what);
-            int status = measure(stage, team, report, &shape, own, op, text);
-            if (status != CLI_OK)
-                return status;
+        for (size_t i = 0; i < num_sizes && status == CLI_OK; i++) {
+            /* One token is no run. */
+            if (run_tokens == 1 || short_calls[i].num_tokens > 1)
+                status =
+                    measure_short_size(stage, team, report, i, run_tokens, warm, own, op, what);
         }
     }
-    return CLI_OK;
+    return status;
 }
 
 int bench_scatter_small(struct bench_stage *stage, const struct bench_team *team,
                         const struct bench_report *report) {
-    return measure_short(stage, team, report, sizeof(short_calls) / sizeof(short_calls[0]),
-                         bench_scatter_run, "scatter_small", "");
+    const size_t num_sizes = sizeof(short_calls) / sizeof(short_calls[0]);
+    const int status =
+        measure_short(stage, team, report, num_sizes, 1, bench_scatter_run, "scatter_small", "");
+    return status == CLI_OK ? measure_short(stage, team, report, num_sizes, BENCH_BLOCK_SIZE,
+                                            bench_scatter_run, "scatter_small", "")
+                            : status;
 }
 
 /* The check alone, in percent of the run that it precedes. */
@@ -177,7 +200,7 @@ static int measure_check(struct bench_stage *stage, const struct bench_team *tea
 int bench_step(struct bench_stage *stage, const struct bench_team *team,
                const struct bench_report *report) {
     static const int64_t sizes[] = {2633, BENCH_MAX_TOKENS};
-    int status = measure_short(stage, team, report, 3, bench_scatter_check_and_run, "step",
+    int status = measure_short(stage, team, report, 3, 1, bench_scatter_check_and_run, "step",
                                ", check included");
     for (size_t i = 0; status == CLI_OK && i < sizeof(sizes) / sizeof(sizes[0]); i++)
         status = measure_check(stage, team, report, sizes[i]);

@@ -34,6 +34,21 @@ int64_t bench_rows_offset(const struct bench_rows *rows, int64_t slot) {
            slot % rows->block_size * rows->token_stride_bytes;
 }
 
+/* Blocks in random order, each from its beginning: what prefill writes. */
+static const int64_t *take_runs(struct bench_scatter_job *job, int64_t num_slots) {
+    const int64_t run = job->shape.run_tokens;
+    const int64_t *blocks = bench_walk_take(&job->stage->blocks, (num_slots + run - 1) / run);
+    for (int64_t i = 0; i < num_slots; i++)
+        job->run_slots[i] = blocks[i / run] * BENCH_BLOCK_SIZE + i % run;
+    return job->run_slots;
+}
+
+static const int64_t *draw_slots(struct bench_scatter_job *job) {
+    const int64_t num_slots = job->shape.num_calls * job->shape.num_tokens;
+    return job->shape.run_tokens > 1 ? take_runs(job, num_slots)
+                                     : bench_walk_take(&job->stage->slots, num_slots);
+}
+
 int bench_scatter_job_create(struct bench_scatter_job *job, struct bench_stage *stage,
                              const struct bench_team *team, struct pkv_context *context,
                              const struct bench_scatter_shape *shape) {
@@ -65,7 +80,7 @@ int bench_scatter_job_create(struct bench_scatter_job *job, struct bench_stage *
         return -1;
     }
     if (shape->destination == BENCH_DESTINATION_WARM)
-        job->slots = bench_walk_take(&stage->slots, shape->num_calls * shape->num_tokens);
+        job->slots = draw_slots(job);
     return 0;
 }
 
@@ -75,15 +90,6 @@ void bench_scatter_job_destroy(struct bench_scatter_job *job) {
     pkv_scatter_plan_destroy(job->plan);
     free(job->run_slots);
     memset(job, 0, sizeof(*job));
-}
-
-/* Blocks in random order, each from its beginning: what prefill writes. */
-static const int64_t *take_runs(struct bench_scatter_job *job, int64_t num_slots) {
-    const int64_t run = job->shape.run_tokens;
-    const int64_t *blocks = bench_walk_take(&job->stage->blocks, (num_slots + run - 1) / run);
-    for (int64_t i = 0; i < num_slots; i++)
-        job->run_slots[i] = blocks[i / run] * BENCH_BLOCK_SIZE + i % run;
-    return job->run_slots;
 }
 
 enum row_action { ROW_FLUSH, ROW_TOUCH, ROW_SCRIBBLE };
@@ -136,8 +142,7 @@ static void prepare_source(const struct bench_scatter_job *job) {
 static void take_slots(struct bench_scatter_job *job) {
     const int64_t num_slots = job->shape.num_calls * job->shape.num_tokens;
     if (job->shape.destination != BENCH_DESTINATION_WARM)
-        job->slots = job->shape.run_tokens > 1 ? take_runs(job, num_slots)
-                                               : bench_walk_take(&job->stage->slots, num_slots);
+        job->slots = draw_slots(job);
     bench_touch(job->slots, num_slots * (int64_t)sizeof(*job->slots));
 }
 

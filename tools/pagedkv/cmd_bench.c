@@ -30,8 +30,9 @@ static const struct bench_op {
                const struct bench_report *report);
     const char *what;
 } ops[] = {
-    {"scatter", bench_scatter, "2633, 7902 and 16384 tokens, fresh rows, step set before"},
-    {"scatter_small", bench_scatter_small, "1 to 256 tokens, cold and warm rows, step set before"},
+    {"scatter", bench_scatter, "2633, 7902 and 16384 tokens, fresh and warm rows, step set before"},
+    {"scatter_small", bench_scatter_small,
+     "1 to 256 tokens, random and in runs, cold and warm rows, step set before"},
     {"step", bench_step, "1, 8 and 32 tokens with the check of the step, and the check alone"},
     {"layouts", bench_layouts, "NHD, HND and PA_NZ, head_size 128, and the AVX2 kernels"},
     {"scatter_rows", bench_scatter_rows, "16 to 16384 tokens of MLA, packed and three caches"},
