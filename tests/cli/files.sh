@@ -103,3 +103,9 @@ ls
 echo "a bench without a measurement"
 fails bench nothing
 fails bench scatter --threads 0
+
+echo "standard output that cannot be written"
+for arguments in --version --help info; do
+    "$PAGEDKV" $arguments >/dev/full 2>message
+    echo "exit $?: $(cat message)"
+done

@@ -91,3 +91,7 @@ END
 run_both copy_blocks odd.st
 "$ST_TOOL" raw metadata.st auto '{"__metadata__":{"format":"pt"},"key_cache":{"dtype":"U8","shape":[3,1,1,1],"data_offsets":[0,3]},"block_mapping":{"dtype":"I32","shape":[0,2],"data_offsets":[3,3]}} ' 3
 run_both copy_blocks metadata.st
+
+echo "an axis without elements beside axes whose product is no number of 64 bits"
+"$ST_TOOL" raw empty.st auto '{"input":{"dtype":"F16","shape":[1048576,1048576,1099511627776,0],"data_offsets":[0,0]},"src":{"dtype":"F16","shape":[1,1,1099511627776,0],"data_offsets":[0,0]},"index":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]}}' 8
+run_both scatter_update empty.st

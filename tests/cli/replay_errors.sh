@@ -120,6 +120,7 @@ fails replay good.jsonl --data --model ids
 fails replay good.jsonl --shared_prompt_tokens 880 --model ids
 fails replay --synthetic --limit 1 --block_size 32768 --data --row_bytes 1048576 --capacity 1073741824
 fails replay good.jsonl --plot no/such/folder.svg
+fails replay good.jsonl --capacity 0000000000000000000000000000010junk
 mkfifo pipe && fails replay good.jsonl --plot pipe && [ -p pipe ] && echo "the pipe is still one"
 fails replay header.csv --plot fails.out
 csv_trace() { printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,2\n' >good.csv; }

@@ -45,6 +45,7 @@ value_cache F32 3,2,1,1 11..16
 END
 run_both fill_blocks in.st --value 0x7fc0,0x7fc00000 --first 1
 run_both fill_blocks in.st --value 9 --first 1 --num 1
+run_both fill_blocks in.st --value 010 --first 1 --num 1
 run_both fill_blocks in.st
 library_fails run fill_blocks in.st fails.out --first 2 --num 2
 library_fails run fill_blocks in.st fails.out --first 4

@@ -213,8 +213,11 @@ static int write_outputs(struct run_call *call, const char *path) {
         tensor->ndim = output->ndim;
         memcpy(tensor->shape, output->shape, sizeof(tensor->shape));
         tensor->data = output->data;
+        /* Outputs are in memory, so the product fits; beside an axis without elements others may be of any length. */
         int64_t bytes = safetensors_set_dtype(tensor, safetensors_dtype_name(output->dtype));
         for (int32_t axis = 0; axis < output->ndim; axis++)
+            bytes = output->shape[axis] == 0 ? 0 : bytes;
+        for (int32_t axis = 0; axis < output->ndim && bytes > 0; axis++)
             bytes *= output->shape[axis];
         tensor->num_bytes = (uint64_t)bytes;
     }

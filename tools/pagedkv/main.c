@@ -33,6 +33,12 @@ static void print_help(FILE *stream) {
           stream);
 }
 
+static int finish(const char *command, int status) {
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return cli_error(command, "cannot write to standard output; make room and run again");
+    return status;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (name == NULL) {
@@ -41,21 +47,17 @@ int main(int argc, char **argv) {
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_help(stdout);
-        return CLI_OK;
+        return finish("", CLI_OK);
     }
     if (strcmp(name, "--version") == 0) {
         int32_t version = pkv_version();
         printf("pagedkv %d.%d.%d\n", (int)(version / 10000), (int)(version / 100 % 100),
                (int)(version % 100));
-        return CLI_OK;
+        return finish("", CLI_OK);
     }
     for (int i = 0; i < NUM_COMMANDS; i++) {
-        if (strcmp(name, commands[i].name) == 0) {
-            int status = commands[i].run(argc - 1, argv + 1);
-            if (fflush(stdout) != 0 || ferror(stdout))
-                return cli_error(name, "cannot write to standard output; make room and run again");
-            return status;
-        }
+        if (strcmp(name, commands[i].name) == 0)
+            return finish(name, commands[i].run(argc - 1, argv + 1));
     }
     return cli_error("", "there is no command '%s'; see 'pagedkv --help'", name);
 }

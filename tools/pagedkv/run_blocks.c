@@ -52,7 +52,8 @@ static int read_bits(const char *text, int64_t element_bytes, uint32_t *bits, co
     if (*text < '0' || *text > '9')
         return -1;
     errno = 0;
-    const unsigned long long value = strtoull(text, &rest, 0);
+    const bool is_hexadecimal = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+    const unsigned long long value = strtoull(text, &rest, is_hexadecimal ? 16 : 10);
     if (errno != 0 || value >> (8 * element_bytes) != 0)
         return -1;
     *bits = (uint32_t)value;

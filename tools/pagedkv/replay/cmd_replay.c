@@ -44,7 +44,8 @@ struct lists {
     int64_t capacities[MAX_CAPACITIES]; /* 0: unlimited */
 };
 
-/* Cuts the next entry off a list between commas; NULL behind the last. */
+/* Cuts the next entry off a list between commas; NULL after the last. One that is longer than any that means something
+ * ends in dots, which mean nothing either. */
 static const char *next_entry(const char **list, char entry[32]) {
     if (*list == NULL)
         return NULL;
@@ -52,6 +53,8 @@ static const char *next_entry(const char **list, char entry[32]) {
     const size_t kept = length < 31 ? length : 31;
     memcpy(entry, *list, kept);
     entry[kept] = '\0';
+    if (kept < length)
+        memcpy(entry + kept - 3, "...", 3);
     *list = (*list)[length] == ',' ? *list + length + 1 : NULL;
     return entry;
 }
