@@ -207,6 +207,47 @@ static void policies_write_the_same_bytes(void **state) {
     }
 }
 
+/* A description that has come to reach beyond its memory: sim looks at every access, and says what it is. */
+static void sim_checks_every_access(void **state) {
+    int64_t shape[] = {9, 4, 2, 16}, slots[1] = {35}, table[1] = {8}, length[1] = {4};
+    struct pkv_tensor key_cache = pkv_tensor_make(storage, PKV_DTYPE_BF16, 4, shape);
+    struct pkv_tensor rows =
+        pkv_tensor_make(value_storage, PKV_DTYPE_BF16, 3, (int64_t[]){4, 2, 16});
+    struct pkv_tensor row =
+        pkv_tensor_make(value_storage, PKV_DTYPE_BF16, 3, (int64_t[]){1, 2, 16});
+    int64_t pair[2] = {0, 8};
+    struct pkv_tensor mapping = pkv_tensor_make(pair, PKV_DTYPE_I64, 2, (int64_t[]){1, 2});
+    struct pkv_step_indices indices = {
+        .slot_mapping = pkv_tensor_make(slots, PKV_DTYPE_I64, 1, (int64_t[]){1}),
+        .block_table = pkv_tensor_make(table, PKV_DTYPE_I64, 2, (int64_t[]){1, 1}),
+        .seq_lens = pkv_tensor_make(length, PKV_DTYPE_I64, 1, (int64_t[]){1})};
+    struct pkv_cache cache = {.struct_size = sizeof(cache)};
+    struct pkv_scatter_plan *scatter;
+    struct pkv_gather_plan *gather;
+    struct pkv_step *step = make_step(0, 0);
+
+    (void)state;
+    memset(storage, 0x5a, sizeof(storage));
+    CHECK_OK(pkv_cache_init(&cache, &key_cache, NULL, NULL, &error), &error);
+    cache.key.block_stride_bytes *= 2;
+    CHECK_OK(pkv_scatter_plan_create(&scatter, sim, &cache, NULL, &error), &error);
+    CHECK_OK(pkv_gather_plan_create(&gather, sim, &cache, &error), &error);
+    CHECK_OK(pkv_step_set(sim, step, &cache, &indices, &error), &error);
+    CHECK_REFUSED(pkv_scatter_run(sim, scatter, step, &cache, &row, NULL, &error), &error,
+                  PKV_STATUS_INTERNAL);
+    CHECK_REFUSED(pkv_gather_run(sim, gather, step, &cache, &rows, NULL, &error), &error,
+                  PKV_STATUS_INTERNAL);
+    CHECK_REFUSED(pkv_copy_blocks(sim, &cache, &mapping, &error), &error, PKV_STATUS_INTERNAL);
+    CHECK_REFUSED(pkv_fill_blocks(sim, &cache, 8, 1, &(uint16_t){1}, NULL, &error), &error,
+                  PKV_STATUS_INTERNAL);
+    for (size_t i = 0; i < sizeof(storage) / sizeof(storage[0]); i++) {
+        assert_int_equal(storage[i], 0x5a5a);
+    }
+    pkv_scatter_plan_destroy(scatter);
+    pkv_gather_plan_destroy(gather);
+    pkv_step_destroy(step);
+}
+
 static void a_step_lives_in_the_callers_memory(void **state) {
     struct pkv_step_options options = {.max_tokens = 100, .max_seqs = 10};
     size_t bytes = pkv_step_memory_size(&options);
@@ -342,6 +383,7 @@ int main(void) {
         cmocka_unit_test(explanations_are_checked),
         cmocka_unit_test(plans_check_their_arguments),
         cmocka_unit_test(policies_write_the_same_bytes),
+        cmocka_unit_test(sim_checks_every_access),
         cmocka_unit_test(a_step_lives_in_the_callers_memory),
         cmocka_unit_test(a_step_keeps_its_capacity),
         cmocka_unit_test(a_run_needs_its_indices),
