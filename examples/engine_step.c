@@ -97,7 +97,8 @@ int main(void) {
     struct pkv_context *context;
     check(pkv_context_create(&context, &options, &error), &error);
     check(pkv_scatter_plan_create(&plan, context, &layers[0], NULL, &error), &error);
-    check(pkv_step_create(&step, NULL, &error), &error);
+    check(pkv_step_create(&step, &(struct pkv_step_options){.max_tokens = NUM_TOKENS}, &error),
+          &error);
     check(pkv_step_set(context, step, &layers[0], &indices, &error), &error);
 
     struct worker workers[NUM_THREADS];

@@ -24,8 +24,11 @@ enum pkv_duplicates {
 
 struct pkv_step_options {
     size_t struct_size;
-    int64_t max_tokens; /* more slots or queries than that are CAPACITY; 0: no limit */
-    int64_t max_seqs;   /* a block_table of more sequences is CAPACITY; 0: no limit */
+    /* More slots or queries than that are CAPACITY; 0: no limit. A limit also gives the step memory,
+     * up to 10 bytes a token and 384 KiB in all, in which it finds out whether up to 65,536 slots
+     * all differ: threads can then divide the tokens instead of the slots, which is faster */
+    int64_t max_tokens;
+    int64_t max_seqs; /* a block_table of more sequences is CAPACITY; 0: no limit */
     const struct pkv_allocator *allocator; /* NULL: malloc and free; copied */
 };
 
@@ -117,8 +120,9 @@ struct pkv_step_indices {
  *          (seq_offset + length beyond the table's width), OVERFLOW (positions or the sum of the
  *          lengths), BAD_STATE (a cache that pkv_cache_init has not filled), STRUCT_SIZE
  * threads  the caller's alone; no run of the step may be under way
- * cost     reads each index once, query_start_loc and shared entries of block_table twice, under
- *          REJECT the slots once more for each 2,048 of them; no allocation
+ * cost     reads each index once, query_start_loc and shared entries of block_table twice, 256 slots
+ *          and more two or three times to find that they differ; if that cannot be found, under
+ *          REJECT once more for each 2,048 of them; no allocation
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_step_set(struct pkv_context *context, struct pkv_step *step, const struct pkv_cache *cache,

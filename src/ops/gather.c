@@ -441,8 +441,7 @@ static enum pkv_status gather(struct pkv_context *context, const struct pkv_tens
     };
     if (seq_offset)
         indices.seq_offsets = *seq_offset;
-    step.max_tokens = 0;
-    step.max_seqs = 0;
+    pkv_step_init_bare(&step);
     status = pkv_step_set_indices(&step, &context->kernels, cache.num_blocks, cache.block_size,
                                   &indices, function, &facts);
     if (status != PKV_STATUS_OK)

@@ -174,7 +174,7 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
         .duplicates = chosen.duplicates,
         .slot_mapping = *slot_mapping,
     };
-    step.max_tokens = 0;
+    pkv_step_init_bare(&step);
     status = pkv_step_set_indices(&step, &context->kernels, cache.num_blocks, cache.block_size,
                                   &indices, function, error);
     if (status != PKV_STATUS_OK)

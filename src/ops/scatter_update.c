@@ -138,6 +138,7 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
         status = shape_src(&rows, src, slots.count, function, error);
     if (status != PKV_STATUS_OK)
         return status;
+    pkv_step_init_bare(&step);
     step.num_blocks = num_blocks;
     step.block_size = block_size;
     step.slots = slots;

@@ -28,9 +28,19 @@ static enum pkv_status read_options(struct pkv_step_options *to,
     return PKV_STATUS_OK;
 }
 
+/* Without a limit there is no memory to look for repeats in. */
+static int64_t max_distinct(const struct pkv_step_options *options) {
+    return options->max_tokens < PKV_DISTINCT_MAX_NUMBERS ? options->max_tokens
+                                                          : PKV_DISTINCT_MAX_NUMBERS;
+}
+
+static size_t memory_size(const struct pkv_step_options *options) {
+    return sizeof(struct pkv_step) + (size_t)pkv_distinct_bytes(max_distinct(options));
+}
+
 size_t pkv_step_memory_size(const struct pkv_step_options *options) {
     struct pkv_step_options chosen;
-    return read_options(&chosen, options, __func__, NULL) == PKV_STATUS_OK ? sizeof(struct pkv_step)
+    return read_options(&chosen, options, __func__, NULL) == PKV_STATUS_OK ? memory_size(&chosen)
                                                                            : 0;
 }
 
@@ -38,6 +48,7 @@ static void step_init(struct pkv_step *step, const struct pkv_step_options *opti
     memset(step, 0, sizeof(*step));
     step->max_tokens = options->max_tokens;
     step->max_seqs = options->max_seqs;
+    pkv_distinct_init(&step->distinct, step + 1, max_distinct(options));
 }
 
 enum pkv_status pkv_step_create(struct pkv_step **step, const struct pkv_step_options *options,
@@ -54,10 +65,11 @@ enum pkv_status pkv_step_create(struct pkv_step **step, const struct pkv_step_op
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, __func__, "options->allocator",
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "must have both alloc and free, or neither");
-    struct pkv_step *made = pkv_alloc(&allocator, sizeof(*made), STEP_ALIGNMENT);
+    const size_t bytes = memory_size(&chosen);
+    struct pkv_step *made = pkv_alloc(&allocator, bytes, STEP_ALIGNMENT);
     if (made == NULL)
         return pkv_error_set(error, PKV_STATUS_OUT_OF_MEMORY, __func__, NULL, PKV_ERROR_NONE,
-                             PKV_ERROR_NONE, (int64_t)sizeof(*made),
+                             PKV_ERROR_NONE, (int64_t)bytes,
                              "the allocator has no memory of that many bytes");
     step_init(made, &chosen);
     made->allocator = allocator;
@@ -80,9 +92,9 @@ enum pkv_status pkv_step_create_in(struct pkv_step **step, void *memory, size_t 
     if ((uintptr_t)memory % STEP_ALIGNMENT != 0)
         return pkv_error_set(error, PKV_STATUS_MISALIGNED, __func__, "memory", PKV_ERROR_NONE,
                              PKV_ERROR_NONE, STEP_ALIGNMENT, "must be aligned to that many bytes");
-    if (memory_bytes < sizeof(struct pkv_step))
+    if (memory_bytes < memory_size(&chosen))
         return pkv_error_set(error, PKV_STATUS_CAPACITY, __func__, "memory_bytes", PKV_ERROR_NONE,
-                             (int64_t)memory_bytes, (int64_t)sizeof(struct pkv_step),
+                             (int64_t)memory_bytes, (int64_t)memory_size(&chosen),
                              "must be at least pkv_step_memory_size");
     step_init(memory, &chosen);
     *step = memory;
@@ -133,7 +145,7 @@ struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t 
                                            int64_t num_parts) {
     const int64_t count = step->slots.count;
     struct pkv_slot_part all = {0, count, 0, INT64_MAX};
-    if (step->duplicates != PKV_DUPLICATES_LAST_WINS) {
+    if (step->slots_are_unique) {
         pkv_rows_share(count, part, num_parts, &all.first_token, &all.end_token);
         return all;
     }
@@ -156,12 +168,15 @@ enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *argume
     return PKV_STATUS_OK;
 }
 
+/* Steps of fewer tokens are rarely divided: of 4 KiB each they make two parts. */
+enum { MIN_DIVIDED_TOKENS = 256 };
+
 enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
                                      int32_t duplicates, const struct pkv_where *where) {
     const struct pkv_vector *slots = &step->slots;
     const int64_t num_slots = step->num_blocks * step->block_size;
     step->has_slots = true;
-    step->duplicates = duplicates;
+    step->slots_are_unique = duplicates == PKV_DUPLICATES_ASSUME_UNIQUE;
     step->num_samples = 0;
     const int64_t bad = kernels->check_slots[pkv_step_slot_type(step)](slots->data, slots->stride,
                                                                        slots->count, num_slots);
@@ -169,15 +184,18 @@ enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_ker
         return pkv_error_set(where->error, PKV_STATUS_SLOT_OUT_OF_RANGE, where->function,
                              where->argument, bad, pkv_vector_at(slots, bad), num_slots,
                              "must be below the number of slots");
-    if (duplicates == PKV_DUPLICATES_REJECT) {
+    if (!step->slots_are_unique && slots->count >= MIN_DIVIDED_TOKENS)
+        step->slots_are_unique = pkv_distinct_prove(&step->distinct, slots);
+    if (duplicates == PKV_DUPLICATES_REJECT && !step->slots_are_unique) {
         const int64_t repeat = pkv_vector_find_repeat(slots);
         if (repeat >= 0)
             return pkv_error_set(where->error, PKV_STATUS_DUPLICATE_SLOT, where->function,
                                  where->argument, repeat, pkv_vector_at(slots, repeat),
                                  PKV_ERROR_NONE,
                                  "must not name a slot that an earlier token names");
+        step->slots_are_unique = true;
     }
-    if (duplicates == PKV_DUPLICATES_LAST_WINS && slots->count >= TOKENS_PER_SAMPLE)
+    if (!step->slots_are_unique && slots->count >= TOKENS_PER_SAMPLE)
         take_samples(step);
     return PKV_STATUS_OK;
 }

@@ -7,7 +7,7 @@
 
 #include <pagedkv/step.h>
 
-#include "geometry/vector.h"
+#include "geometry/distinct.h"
 #include "ops/context.h"
 
 /* With 256 samples the quantiles of a random mapping are off by 3 % of the tokens at the most likely. */
@@ -18,6 +18,7 @@ struct pkv_step {
     bool owns_memory;
     int64_t max_tokens;
     int64_t max_seqs;
+    struct pkv_distinct distinct; /* its memory follows the step */
 
     bool is_set;
     int64_t num_blocks; /* of the cache that the indices were checked against */
@@ -25,8 +26,8 @@ struct pkv_step {
 
     bool has_slots;
     struct pkv_vector slots;
-    int32_t duplicates;
-    int32_t num_samples;
+    bool slots_are_unique;                 /* promised, checked or proven */
+    int32_t num_samples;                   /* 0 when they are unique, or few */
     int64_t samples[PKV_STEP_MAX_SAMPLES]; /* ascending slots, evenly chosen among the tokens */
 
     bool has_gather;
@@ -46,7 +47,8 @@ struct pkv_step {
 
 /* Which tokens belong to a part of the work: those of [first_token, end_token) with low <= slot < high.
  * When a slot may be named twice, the parts divide the destination at quantiles of the slots and each walks
- * all tokens in order, so that the last token wins whoever runs what; otherwise they divide the tokens. */
+ * all tokens in order, so that the last token wins whoever runs what; otherwise they divide the tokens, and read
+ * their sources in the order of memory. */
 struct pkv_slot_part {
     int64_t first_token, end_token;
     int64_t low, high;
@@ -73,6 +75,13 @@ static inline enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step)
 /* Refuses a value that is no enum pkv_duplicates. */
 enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *argument,
                                           const char *function, struct pkv_error *error);
+
+/* A step for one call, without limits and without memory behind it: it is set before anything else is read. */
+static inline void pkv_step_init_bare(struct pkv_step *step) {
+    step->max_tokens = 0;
+    step->max_seqs = 0;
+    step->distinct.max_numbers = 0;
+}
 
 /* What pkv_step_set does with slots, also of int16: the caller has filled in num_blocks, block_size and slots. The
  * error's function and argument are `where`'s. */

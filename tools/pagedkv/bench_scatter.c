@@ -71,12 +71,8 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
     static const int64_t sizes[] = {2633, 7902, BENCH_MAX_TOKENS};
     static const struct {
         int64_t run_tokens;
-        int32_t duplicates;
         const char *name;
-    } kinds[] = {{1, PKV_DUPLICATES_LAST_WINS, "random"},
-                 {1, PKV_DUPLICATES_ASSUME_UNIQUE, "unique"},
-                 {16, PKV_DUPLICATES_LAST_WINS, "runs of 16"},
-                 {BENCH_BLOCK_SIZE, PKV_DUPLICATES_LAST_WINS, "runs of 128"}};
+    } kinds[] = {{1, "random"}, {16, "runs of 16"}, {BENCH_BLOCK_SIZE, "runs of 128"}};
     /* Of the source with fresh rows, or of the rows with a warm source. */
     static const struct {
         enum bench_destination destination;
@@ -86,15 +82,11 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
                   {BENCH_DESTINATION_FRESH, 1, "cold source"},
                   {BENCH_DESTINATION_WARM, 0, "warm rows"}};
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
-        /* The promise only tells threads how to divide. */
-        if (kinds[kind].duplicates != PKV_DUPLICATES_LAST_WINS && team->num_threads == 1)
-            continue;
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             for (size_t state = 0; state < sizeof(states) / sizeof(states[0]); state++) {
                 const struct bench_scatter_shape shape = {.num_tokens = sizes[i],
                                                           .num_calls = 1,
                                                           .run_tokens = kinds[kind].run_tokens,
-                                                          .duplicates = kinds[kind].duplicates,
                                                           .destination = states[state].destination,
                                                           .cold_source = states[state].cold_source,
                                                           .layout = PKV_LAYOUT_NHD,

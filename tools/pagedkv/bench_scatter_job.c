@@ -166,7 +166,6 @@ static enum pkv_status set_step(struct bench_scatter_job *job, struct pkv_step *
     int64_t *slots = (int64_t *)(uintptr_t)(job->slots + call * job->shape.num_tokens);
     const struct pkv_step_indices indices = {
         .struct_size = sizeof(indices),
-        .duplicates = job->shape.duplicates,
         .slot_mapping = pkv_tensor_make(slots, PKV_DTYPE_I64, 1, &job->shape.num_tokens)};
     return pkv_step_set(job->context, step, &job->cache, &indices, &job->error);
 }

@@ -25,7 +25,6 @@ struct bench_scatter_shape {
     int64_t num_tokens; /* of one call */
     int32_t num_calls;  /* of a sample, each with rows of its own; the time is divided by it */
     int64_t run_tokens; /* consecutive slots: 1, or those that begin a block, up to a whole one */
-    int32_t duplicates; /* enum pkv_duplicates */
     enum bench_destination destination;
     int cold_source; /* flushed; else just read by the calling thread */
     int32_t layout;  /* enum pkv_layout */
