@@ -49,11 +49,12 @@ static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
 /* The tensor is resolved, so that the product is known to fit. */
 int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
 
-/* Bytes from the first to behind the last element of a tensor that pkv_tensor_read gave. */
-static inline int64_t pkv_tensor_span(const struct pkv_tensor *tensor) {
+/* Bytes from the first to behind the last element of a tensor that pkv_tensor_read gave. ndim: its own, which a caller
+ * that knows it need not look up. */
+static inline int64_t pkv_tensor_span(const struct pkv_tensor *tensor, int32_t ndim) {
     int64_t last = 0;
     bool is_empty = false;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
+    for (int32_t i = 0; i < ndim; i++) {
         is_empty |= tensor->shape[i] == 0;
         last += (tensor->shape[i] - 1) * tensor->strides[i];
     }

@@ -134,10 +134,11 @@ static enum pkv_status sim_element(const struct job *job, int64_t b, int64_t hea
                                                pkv_cache_part_element(&job->input, head, d),
                                            &x, error);
         if (status == PKV_STATUS_OK)
-            status = read_code(job, job->weight.data, pkv_tensor_span(&job->weight),
-                               (t * job->weight.strides[0] + head * job->weight.strides[1]) *
-                                   job->input.element_bytes,
-                               &w, error);
+            status =
+                read_code(job, job->weight.data, pkv_tensor_span(&job->weight, job->weight.ndim),
+                          (t * job->weight.strides[0] + head * job->weight.strides[1]) *
+                              job->input.element_bytes,
+                          &w, error);
         if (status != PKV_STATUS_OK)
             return status;
         products[t] = widen(job, x) * widen(job, w);

@@ -51,6 +51,13 @@ void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context 
     job->written = (struct pkv_range){INT64_MAX, INT64_MIN};
 }
 
+static enum pkv_status refuse_shape(const struct pkv_scatter_job *job,
+                                    const struct pkv_scatter_side *side, int32_t axis,
+                                    int64_t wanted, const char *rule, struct pkv_error *error) {
+    return pkv_error_set_axis(error, PKV_STATUS_SHAPE, job->function, side->source_name, axis,
+                              side->source.shape[axis], wanted, rule);
+}
+
 static enum pkv_status check_source(const struct pkv_scatter_job *job,
                                     const struct pkv_scatter_side *side, struct pkv_error *error) {
     const struct pkv_tensor *source = &side->source;
@@ -61,18 +68,15 @@ static enum pkv_status check_source(const struct pkv_scatter_job *job,
     if (source->ndim != 3)
         return pkv_error_set(error, PKV_STATUS_RANK, job->function, name, PKV_ERROR_NONE,
                              source->ndim, 3, "must be [num_tokens, num_kv_heads, head_size]");
-    const int64_t wanted[3] = {job->step->slots.count, side->part->num_heads,
-                               side->part->head_size};
-    static const char *const rules[3] = {
-        "must be the number of slots",
-        "must be the number of heads of its cache",
-        "must be the head size of its cache",
-    };
-    for (int32_t i = 0; i < 3; i++) {
-        if (source->shape[i] != wanted[i])
-            return pkv_error_set_axis(error, PKV_STATUS_SHAPE, job->function, name, i,
-                                      source->shape[i], wanted[i], rules[i]);
-    }
+    const int64_t num_tokens = job->step->slots.count;
+    const int64_t num_heads = side->part->num_heads, head_size = side->part->head_size;
+    if (source->shape[0] != num_tokens)
+        return refuse_shape(job, side, 0, num_tokens, "must be the number of slots", error);
+    if (source->shape[1] != num_heads)
+        return refuse_shape(job, side, 1, num_heads, "must be the number of heads of its cache",
+                            error);
+    if (source->shape[2] != head_size)
+        return refuse_shape(job, side, 2, head_size, "must be the head size of its cache", error);
     return PKV_STATUS_OK;
 }
 
@@ -91,7 +95,7 @@ enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
     if (status != PKV_STATUS_OK)
         return status;
     const struct pkv_range written = range_of(part->data, part->span_bytes);
-    side->read = range_of(source->data, pkv_tensor_span(source));
+    side->read = range_of(source->data, pkv_tensor_span(source, 3));
     side->mover.kernels = job->kernels;
     side->mover.dst = part->data;
     side->mover.src = source->data;

@@ -68,6 +68,9 @@ int bench_scatter_job_create(struct bench_scatter_job *job, struct bench_stage *
         pkv_scatter_plan_create(&job->plan, context, &job->cache, NULL, &job->error) !=
             PKV_STATUS_OK)
         return -1;
+    job->indices = (struct pkv_step_indices){
+        .struct_size = sizeof(job->indices),
+        .slot_mapping = pkv_tensor_make(NULL, PKV_DTYPE_I64, 1, &shape->num_tokens)};
     const struct pkv_step_options options = {.struct_size = sizeof(options),
                                              .max_tokens = shape->num_tokens};
     for (int32_t i = 0; i < shape->num_calls; i++) {
@@ -160,14 +163,12 @@ static int prepare_plain(void *arg) {
     return 0;
 }
 
-/* As an engine does it: new indices for each step. */
+/* As an engine does it, which keeps the struct: new indices for each step. */
 static enum pkv_status set_step(struct bench_scatter_job *job, struct pkv_step *step,
                                 int32_t call) {
-    int64_t *slots = (int64_t *)(uintptr_t)(job->slots + call * job->shape.num_tokens);
-    const struct pkv_step_indices indices = {
-        .struct_size = sizeof(indices),
-        .slot_mapping = pkv_tensor_make(slots, PKV_DTYPE_I64, 1, &job->shape.num_tokens)};
-    return pkv_step_set(job->context, step, &job->cache, &indices, &job->error);
+    job->indices.slot_mapping.data =
+        (int64_t *)(uintptr_t)(job->slots + call * job->shape.num_tokens);
+    return pkv_step_set(job->context, step, &job->cache, &job->indices, &job->error);
 }
 
 /* The slots of each call, and a step for each call. */

@@ -56,6 +56,7 @@ struct bench_scatter_job {
     struct pkv_cache cache;
     struct pkv_tensor key;
     struct pkv_tensor value;
+    struct pkv_step_indices indices;
     struct pkv_scatter_plan *plan;
     struct pkv_step *steps[BENCH_MAX_CALLS];
     struct pkv_error error; /* of the call that failed */
