@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Gather: read the rows of sequences back, in token order, contiguous. EXACT. To read rows where
- * they lie, without a copy, walk with pkv_sequence_init instead.
+ * they lie, without a copy, walk with pkv_walk_init instead.
  */
 #ifndef PAGEDKV_GATHER_H
 #define PAGEDKV_GATHER_H
@@ -9,7 +9,7 @@
 #include <pagedkv/cache.h>
 #include <pagedkv/context.h>
 #include <pagedkv/explain.h>
-#include <pagedkv/sequence.h>
+#include <pagedkv/walk.h>
 #include <pagedkv/step.h>
 
 #ifdef __cplusplus

@@ -23,11 +23,11 @@
 #include <pagedkv/scatter.h>
 #include <pagedkv/scatter_rows.h>
 #include <pagedkv/seq.h>
-#include <pagedkv/sequence.h>
 #include <pagedkv/slots.h>
 #include <pagedkv/status.h>
 #include <pagedkv/step.h>
 #include <pagedkv/tensor.h>
 #include <pagedkv/version.h>
+#include <pagedkv/walk.h>
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Sequences of a pool: block tables that grow, fork, shrink and end. Each call here takes effect at
- * once; batch.h does the same for a whole step, all or nothing. (sequence.h is something else: the
- * walk over the rows of one sequence in a cache.)
+ * once; batch.h does the same for a whole step, all or nothing. Where the rows
+ * of a sequence lie in a cache, walk.h tells.
  *
  * num_tokens are reserved: they have slots. Of these num_computed_tokens are written, from the
  * first on: the caller says so. Only what is computed is indexed, and a block in the index is never
@@ -19,7 +19,8 @@
 extern "C" {
 #endif
 
-/* A handle. A handle of zeroes is none; one of a freed sequence is refused. */
+/* A handle. A handle of zeroes is none; one of a freed sequence is refused. index is below max_seqs,
+ * and no other sequence that is alive has it. */
 struct pkv_seq {
     uint32_t index;
     uint32_t generation;
@@ -140,7 +141,7 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_seq_info_get(struct pkv_pool *pool, str
                                                       struct pkv_seq_info *info,
                                                       struct pkv_error *error);
 
-/* The block table of one sequence, not copied: for pkv_sequence_init and the like.
+/* The block table of one sequence, not copied: for pkv_walk_init and the like.
  *
  * block_table  out, [num_entries] int32; an entry that left the window is -1. Read only, and valid
  *              until the sequence is changed

@@ -7,7 +7,8 @@
 #include <pagedkv/cpu.h>
 
 void pkv_kernels_init(struct pkv_kernels *kernels, int32_t cpu_level) {
-    pkv_kernels_init_c(kernels);
+    pkv_slots_init_c(kernels);
+    pkv_copy_init_c(kernels);
     pkv_nsa_compress_init_c(kernels);
     pkv_mean_init_c(kernels);
     pkv_attention_init_c(kernels);
@@ -15,14 +16,14 @@ void pkv_kernels_init(struct pkv_kernels *kernels, int32_t cpu_level) {
 #if defined(__x86_64__)
     if (cpu_level < PKV_CPU_LEVEL_AVX2)
         return;
-    pkv_kernels_init_avx2(kernels);
+    pkv_copy_init_avx2(kernels);
     pkv_nsa_compress_init_avx2(kernels);
     pkv_mean_init_avx2(kernels);
     pkv_attention_init_avx2(kernels);
     kernels->copy_level = PKV_CPU_LEVEL_AVX2;
     if (cpu_level < PKV_CPU_LEVEL_AVX512)
         return;
-    pkv_kernels_init_avx512(kernels);
+    pkv_copy_init_avx512(kernels);
     pkv_nsa_compress_init_avx512(kernels);
     pkv_mean_init_avx512(kernels);
     pkv_attention_init_avx512(kernels);
@@ -33,7 +34,7 @@ void pkv_kernels_init(struct pkv_kernels *kernels, int32_t cpu_level) {
 #elif defined(__aarch64__)
     if (cpu_level < PKV_CPU_LEVEL_NEON)
         return;
-    pkv_kernels_init_neon(kernels);
+    pkv_copy_init_neon(kernels);
     pkv_nsa_compress_init_neon(kernels);
     pkv_mean_init_neon(kernels);
     pkv_attention_init_neon(kernels);

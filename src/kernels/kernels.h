@@ -291,10 +291,11 @@ struct pkv_kernels {
 void pkv_kernels_init(struct pkv_kernels *kernels, int32_t cpu_level);
 
 /* The rungs of the ladder; each file fills in what it has. */
-void pkv_kernels_init_c(struct pkv_kernels *kernels);
-void pkv_kernels_init_avx2(struct pkv_kernels *kernels);
-void pkv_kernels_init_avx512(struct pkv_kernels *kernels);
-void pkv_kernels_init_neon(struct pkv_kernels *kernels);
+void pkv_slots_init_c(struct pkv_kernels *kernels);
+void pkv_copy_init_c(struct pkv_kernels *kernels);
+void pkv_copy_init_avx2(struct pkv_kernels *kernels);
+void pkv_copy_init_avx512(struct pkv_kernels *kernels);
+void pkv_copy_init_neon(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_c(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_avx2(struct pkv_kernels *kernels);
 void pkv_nsa_compress_init_avx512(struct pkv_kernels *kernels);

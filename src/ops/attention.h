@@ -153,17 +153,17 @@ bool pkv_attention_next_span(const struct pkv_attention_job *job,
 /* ---- The work, done ---- */
 
 /* Bytes of scratch that a part needs: a multiple of 64. */
-size_t pkv_attention_slot_bytes(const struct pkv_paged_attention_plan *plan);
+size_t pkv_attention_workspace_bytes(const struct pkv_paged_attention_plan *plan);
 
 /* Parts that a context works on at once, at the most; and the scratch for them. */
-enum { PKV_ATTENTION_MAX_SLOTS = 2048 };
-int64_t pkv_attention_num_slots(int32_t num_threads);
+enum { PKV_ATTENTION_MAX_WORKSPACES = 2048 };
+int64_t pkv_attention_num_workspaces(int32_t num_threads);
 enum pkv_status pkv_attention_reserve(struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,
                                       const char *function, struct pkv_error *error);
 
 /* One part's scratch, carved out of 64-byte aligned memory. */
-struct pkv_attention_slot {
+struct pkv_attention_workspace {
     struct pkv_attention_state state;
     float *query;      /* [MAX_ROWS][query_stride] */
     float *scores;     /* [MAX_ROWS][TILE] */
@@ -178,33 +178,33 @@ struct pkv_attention_slot {
     int64_t query_stride;
 };
 
-struct pkv_attention_slot pkv_attention_slot(const struct pkv_paged_attention_plan *plan,
-                                             void *memory);
+struct pkv_attention_workspace pkv_attention_workspace(const struct pkv_paged_attention_plan *plan,
+                                                       void *memory);
 
 /* All units of a part, start to end. */
 void pkv_attention_run_units(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              struct pkv_attention_units units);
 
-/* Piece `piece` of `num_pieces` of one unit of a single span; its state stays in the slot. */
+/* Piece `piece` of `num_pieces` of one unit of a single span; its state stays in the workspace. */
 void pkv_attention_run_piece(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              const struct pkv_attention_unit *unit, int64_t piece,
                              int64_t num_pieces);
 
 /* Queries to floats, and the places of a unit's rows. */
 void pkv_attention_load_rows(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              const struct pkv_attention_unit *unit);
 
 /* What the rows [first, first + num_rows) of the unit see of a tile; the bias of their mask. */
 void pkv_attention_see_tile(const struct pkv_attention_job *job,
-                            const struct pkv_attention_slot *slot, int64_t first, int64_t num_rows,
-                            int64_t tile, int64_t num_tokens);
+                            const struct pkv_attention_workspace *workspace, int64_t first,
+                            int64_t num_rows, int64_t tile, int64_t num_tokens);
 
 /* The merged results of rows [first, first + num_rows) of the unit, to out and lse. */
 void pkv_attention_store_rows(const struct pkv_attention_job *job,
-                              const struct pkv_attention_slot *slot,
+                              const struct pkv_attention_workspace *workspace,
                               const struct pkv_attention_unit *unit, int64_t first,
                               int64_t num_rows);
 

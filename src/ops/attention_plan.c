@@ -204,55 +204,56 @@ static void *carve(struct carver *carver, int64_t count, size_t item_bytes) {
     return piece;
 }
 
-static struct pkv_attention_slot carve_slot(const struct pkv_paged_attention_plan *plan,
-                                            struct carver *carver) {
+static struct pkv_attention_workspace carve_workspace(const struct pkv_paged_attention_plan *plan,
+                                                      struct carver *carver) {
     const int64_t max_rows = PKV_ATTENTION_MAX_ROWS, tile = PKV_ATTENTION_TILE;
     const int64_t level_rows = PKV_ATTENTION_LEVELS * max_rows;
     const int64_t value_row = plan->cache.value.data ? plan->value_head_size : plan->head_size;
-    struct pkv_attention_slot slot = {.query_stride = pkv_attention_padded(plan->head_size)};
-    slot.state.acc_stride = pkv_attention_padded(plan->value_head_size);
-    slot.query = carve(carver, max_rows * slot.query_stride, sizeof(float));
-    slot.scores = carve(carver, max_rows * tile, sizeof(float));
-    slot.scratch = carve(carver, PKV_ATTENTION_SCRATCH, sizeof(float));
-    slot.keep = carve(carver, max_rows, sizeof(float));
-    slot.add = carve(carver, max_rows, sizeof(float));
-    slot.rows = carve(carver, max_rows, sizeof(*slot.rows));
-    slot.places = carve(carver, max_rows, sizeof(*slot.places));
-    slot.offsets = carve(carver, 4 * tile, sizeof(int64_t));
-    slot.staged_offsets = carve(carver, 2 * tile, sizeof(int64_t));
-    slot.staged_keys = carve(carver, tile * plan->head_size, sizeof(float));
-    slot.staged_values = carve(carver, tile * value_row, sizeof(float));
-    slot.bias = carve(carver, max_rows * tile, sizeof(float));
-    slot.state.stack = carve(carver, 1, sizeof(*slot.state.stack));
-    slot.state.max = carve(carver, level_rows, sizeof(float));
-    slot.state.sum = carve(carver, level_rows, sizeof(float));
-    slot.state.acc = carve(carver, level_rows * slot.state.acc_stride, sizeof(float));
-    return slot;
+    struct pkv_attention_workspace workspace = {.query_stride =
+                                                    pkv_attention_padded(plan->head_size)};
+    workspace.state.acc_stride = pkv_attention_padded(plan->value_head_size);
+    workspace.query = carve(carver, max_rows * workspace.query_stride, sizeof(float));
+    workspace.scores = carve(carver, max_rows * tile, sizeof(float));
+    workspace.scratch = carve(carver, PKV_ATTENTION_SCRATCH, sizeof(float));
+    workspace.keep = carve(carver, max_rows, sizeof(float));
+    workspace.add = carve(carver, max_rows, sizeof(float));
+    workspace.rows = carve(carver, max_rows, sizeof(*workspace.rows));
+    workspace.places = carve(carver, max_rows, sizeof(*workspace.places));
+    workspace.offsets = carve(carver, 4 * tile, sizeof(int64_t));
+    workspace.staged_offsets = carve(carver, 2 * tile, sizeof(int64_t));
+    workspace.staged_keys = carve(carver, tile * plan->head_size, sizeof(float));
+    workspace.staged_values = carve(carver, tile * value_row, sizeof(float));
+    workspace.bias = carve(carver, max_rows * tile, sizeof(float));
+    workspace.state.stack = carve(carver, 1, sizeof(*workspace.state.stack));
+    workspace.state.max = carve(carver, level_rows, sizeof(float));
+    workspace.state.sum = carve(carver, level_rows, sizeof(float));
+    workspace.state.acc = carve(carver, level_rows * workspace.state.acc_stride, sizeof(float));
+    return workspace;
 }
 
-size_t pkv_attention_slot_bytes(const struct pkv_paged_attention_plan *plan) {
+size_t pkv_attention_workspace_bytes(const struct pkv_paged_attention_plan *plan) {
     struct carver carver = {0};
-    (void)carve_slot(plan, &carver);
+    (void)carve_workspace(plan, &carver);
     return carver.bytes;
 }
 
-struct pkv_attention_slot pkv_attention_slot(const struct pkv_paged_attention_plan *plan,
-                                             void *memory) {
+struct pkv_attention_workspace pkv_attention_workspace(const struct pkv_paged_attention_plan *plan,
+                                                       void *memory) {
     struct carver carver = {.at = memory};
-    return carve_slot(plan, &carver);
+    return carve_workspace(plan, &carver);
 }
 
-int64_t pkv_attention_num_slots(int32_t num_threads) {
-    const int64_t num_slots = 2 * (int64_t)num_threads;
-    return num_threads <= 1                      ? 1
-           : num_slots < PKV_ATTENTION_MAX_SLOTS ? num_slots
-                                                 : PKV_ATTENTION_MAX_SLOTS;
+int64_t pkv_attention_num_workspaces(int32_t num_threads) {
+    const int64_t num_workspaces = 2 * (int64_t)num_threads;
+    return num_threads <= 1                                ? 1
+           : num_workspaces < PKV_ATTENTION_MAX_WORKSPACES ? num_workspaces
+                                                           : PKV_ATTENTION_MAX_WORKSPACES;
 }
 
 enum pkv_status pkv_attention_reserve(struct pkv_context *context,
                                       const struct pkv_paged_attention_plan *plan,
                                       const char *function, struct pkv_error *error) {
-    const int64_t num_slots = pkv_attention_num_slots(context->executor.num_threads);
-    return pkv_context_reserve(context, (size_t)num_slots * pkv_attention_slot_bytes(plan),
-                               function, error);
+    const int64_t num_workspaces = pkv_attention_num_workspaces(context->executor.num_threads);
+    return pkv_context_reserve(
+        context, (size_t)num_workspaces * pkv_attention_workspace_bytes(plan), function, error);
 }

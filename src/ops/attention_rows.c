@@ -39,7 +39,7 @@ static void load_query(const struct pkv_attention_job *job, float *to, const cha
 }
 
 void pkv_attention_load_rows(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              const struct pkv_attention_unit *unit) {
     const struct pkv_paged_attention_plan *plan = job->plan;
     const int64_t num_rows = unit->row_end - unit->row, bytes = pkv_dtype_bytes(job->query.dtype);
@@ -48,12 +48,12 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
         const int64_t row = unit->row + r;
         while (pkv_step_query_start(job->step, seq + 1) * plan->group <= row)
             seq++;
-        slot->places[r] = pkv_attention_place(job, seq, row);
+        workspace->places[r] = pkv_attention_place(job, seq, row);
     }
     for (int64_t head = unit->head; head < unit->head_end; head++) {
-        touch_rows(job, &job->query, slot->places, num_rows, head);
+        touch_rows(job, &job->query, workspace->places, num_rows, head);
         for (int64_t r = 0; r < num_rows; r++) {
-            const struct pkv_attention_place *place = &slot->places[r];
+            const struct pkv_attention_place *place = &workspace->places[r];
             const char *from =
                 pkv_tensor_at(&job->query, place->token, head * plan->group + place->head);
             if (r + ROWS_AHEAD < num_rows) {
@@ -62,7 +62,8 @@ void pkv_attention_load_rows(const struct pkv_attention_job *job,
                 for (int64_t at = 0; at < plan->head_size * bytes; at += LINE_BYTES)
                     __builtin_prefetch(next + at);
             }
-            float *to = slot->query + ((head - unit->head) * num_rows + r) * slot->query_stride;
+            float *to =
+                workspace->query + ((head - unit->head) * num_rows + r) * workspace->query_stride;
             load_query(job, to, from);
             if (job->pair)
                 job->pair(to, plan->head_size);
@@ -99,12 +100,12 @@ static int32_t clamped(int64_t x, int64_t high) {
 }
 
 void pkv_attention_see_tile(const struct pkv_attention_job *job,
-                            const struct pkv_attention_slot *slot, int64_t first, int64_t num_rows,
-                            int64_t tile, int64_t num_tokens) {
+                            const struct pkv_attention_workspace *workspace, int64_t first,
+                            int64_t num_rows, int64_t tile, int64_t num_tokens) {
     const int64_t start = tile * PKV_ATTENTION_TILE;
     for (int64_t r = first; r < first + num_rows; r++) {
-        const struct pkv_attention_place *place = &slot->places[r];
-        struct pkv_attention_row *row = &slot->rows[r];
+        const struct pkv_attention_place *place = &workspace->places[r];
+        struct pkv_attention_row *row = &workspace->rows[r];
         row->end = clamped(place->end - start, num_tokens);
         row->begin = clamped(place->begin - start, row->end);
         row->slope = 0;
@@ -116,7 +117,7 @@ void pkv_attention_see_tile(const struct pkv_attention_job *job,
             row->bias = row[-1].bias;
         else
             row->bias =
-                fill_bias(job, slot->bias + r * PKV_ATTENTION_TILE, place, tile, num_tokens);
+                fill_bias(job, workspace->bias + r * PKV_ATTENTION_TILE, place, tile, num_tokens);
     }
 }
 
@@ -147,18 +148,18 @@ static void store_row(const struct pkv_attention_job *job, const struct pkv_atte
 }
 
 void pkv_attention_store_rows(const struct pkv_attention_job *job,
-                              const struct pkv_attention_slot *slot,
+                              const struct pkv_attention_workspace *workspace,
                               const struct pkv_attention_unit *unit, int64_t first,
                               int64_t num_rows) {
     const struct pkv_paged_attention_plan *plan = job->plan;
-    const struct pkv_attention_state *state = &slot->state;
+    const struct pkv_attention_state *state = &workspace->state;
     const double to_base = plan->lse_base == PKV_LSE_BASE_2 ? 1.4426950408889634 : 1;
     const int64_t out_bytes = pkv_dtype_bytes(job->out.dtype);
     for (int64_t kv_head = unit->head; kv_head < unit->head_end; kv_head++) {
-        touch_rows(job, &job->out, slot->places + first, num_rows, kv_head);
+        touch_rows(job, &job->out, workspace->places + first, num_rows, kv_head);
         for (int64_t r = first; r < first + num_rows; r++) {
             const int64_t row = (kv_head - unit->head) * (unit->row_end - unit->row) + r;
-            const struct pkv_attention_place *place = &slot->places[r];
+            const struct pkv_attention_place *place = &workspace->places[r];
             const int64_t head = kv_head * plan->group + place->head;
             if (r + ROWS_AHEAD < first + num_rows) {
                 const char *next = pkv_tensor_at(&job->out, place[ROWS_AHEAD].token,

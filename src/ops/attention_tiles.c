@@ -19,7 +19,7 @@ struct tile {
 
 struct walk {
     const struct pkv_attention_job *job;
-    const struct pkv_attention_slot *slot;
+    const struct pkv_attention_workspace *workspace;
     const struct pkv_attention_unit *unit;
     struct pkv_attention_span span;
     struct pkv_attention_rows rows; /* of the span */
@@ -50,7 +50,7 @@ static struct tile locate(const struct walk *walk, int buffer,
     const struct pkv_cache *cache = job->cache;
     const int64_t start = index * PKV_ATTENTION_TILE, block_size = cache->block_size;
     const int64_t seen = span_end(job, span) - start, unseen = span_begin(job, span) - start;
-    int64_t *keys = walk->slot->offsets + (int64_t)buffer * 2 * PKV_ATTENTION_TILE;
+    int64_t *keys = walk->workspace->offsets + (int64_t)buffer * 2 * PKV_ATTENTION_TILE;
     int64_t *values = keys + PKV_ATTENTION_TILE;
     const struct tile tile = {
         .num_tokens = seen < PKV_ATTENTION_TILE ? seen : PKV_ATTENTION_TILE,
@@ -170,7 +170,7 @@ static struct pkv_attention_tokens tokens_of(const struct side *side, int64_t he
     };
 }
 
-/* The first row of a head in the arrays of the slot and of a level. */
+/* The first row of a head in the arrays of the workspace and of a level. */
 static int64_t row_of(const struct walk *walk, int64_t head) {
     return (head - walk->unit->head) * walk->rows.head_rows + walk->rows.first;
 }
@@ -202,54 +202,55 @@ static void for_all_heads(const struct walk *walk, const struct side *side, cons
 static void score(const struct walk *walk, int64_t head, const struct pkv_attention_tokens *keys,
                   const struct pkv_attention_tokens *then) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
     const int64_t row = row_of(walk, head);
-    job->scores(slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip,
-                slot->query + row * slot->query_stride, slot->query_stride, walk->rows.num_rows,
-                walk->rows.head_rows, keys, then, job->plan->head_size, slot->scratch);
+    job->scores(workspace->scores + row * PKV_ATTENTION_TILE + walk->tile.skip,
+                workspace->query + row * workspace->query_stride, workspace->query_stride,
+                walk->rows.num_rows, walk->rows.head_rows, keys, then, job->plan->head_size,
+                workspace->scratch);
 }
 
 /* Where the sums of the tile go: a new level, or one that is merged into the top level afterwards. */
 static int64_t level_of_tile(const struct walk *walk) {
-    return walk->slot->state.stack->depth - (walk->joins ? 0 : 1);
+    return walk->workspace->state.stack->depth - (walk->joins ? 0 : 1);
 }
 
 static void add_values(const struct walk *walk, int64_t head,
                        const struct pkv_attention_tokens *values,
                        const struct pkv_attention_tokens *then) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
-    const struct pkv_attention_state *state = &slot->state;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
+    const struct pkv_attention_state *state = &workspace->state;
     const int64_t row = row_of(walk, head);
     pkv_attention_values_fn *add =
         pkv_attention_takes_dots(job, walk->rows.num_rows) ? job->values_dot : job->values;
     add(pkv_attention_acc(state, level_of_tile(walk), row), state->acc_stride,
-        slot->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
-        walk->rows.head_rows, values, then, job->plan->value_head_size, slot->scratch);
+        workspace->scores + row * PKV_ATTENTION_TILE + walk->tile.skip, walk->rows.num_rows,
+        walk->rows.head_rows, values, then, job->plan->value_head_size, workspace->scratch);
 }
 
 static void weigh(const struct walk *walk, int64_t head) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
     const struct pkv_paged_attention_plan *plan = job->plan;
     const int64_t row = row_of(walk, head), level = level_of_tile(walk);
-    struct pkv_attention_row *rows = slot->rows + walk->rows.first;
+    struct pkv_attention_row *rows = workspace->rows + walk->rows.first;
     if (job->alibi_slopes.data) {
         for (int64_t r = 0; r < walk->rows.num_rows; r++) {
-            const int64_t h = head * plan->group + slot->places[walk->rows.first + r].head;
+            const int64_t h = head * plan->group + workspace->places[walk->rows.first + r].head;
             rows[r].slope =
                 ((const float *)job->alibi_slopes.data)[h * job->alibi_slopes.strides[0]];
         }
     }
-    job->kernels->attention_softmax(slot->scores + row * PKV_ATTENTION_TILE, rows,
+    job->kernels->attention_softmax(workspace->scores + row * PKV_ATTENTION_TILE, rows,
                                     walk->rows.num_rows, walk->tile.num_tokens, plan->scale,
-                                    plan->softcap, pkv_attention_max(&slot->state, level, row),
-                                    pkv_attention_sum(&slot->state, level, row));
+                                    plan->softcap, pkv_attention_max(&workspace->state, level, row),
+                                    pkv_attention_sum(&workspace->state, level, row));
 }
 
 static void attend(const struct walk *walk) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
     const struct pkv_attention_unit *unit = walk->unit;
     const struct tile *tile = &walk->tile, *next = &walk->next;
     const bool may_take_short_turns = job->pair != NULL && job->cache->block_size > 1 &&
@@ -257,16 +258,16 @@ static void attend(const struct walk *walk) {
     const struct side keys = {
         .part = &job->cache->key,
         .head_size = job->plan->head_size,
-        .staged = slot->staged_keys,
-        .staged_offsets = slot->staged_offsets,
+        .staged = workspace->staged_keys,
+        .staged_offsets = workspace->staged_offsets,
         .is_for_dots = job->pair != NULL,
         .may_take_short_turns = may_take_short_turns,
     };
     const struct side values = {
         .part = &job->value,
         .head_size = job->plan->value_head_size,
-        .staged = slot->staged_values,
-        .staged_offsets = slot->staged_offsets + PKV_ATTENTION_TILE,
+        .staged = workspace->staged_values,
+        .staged_offsets = workspace->staged_offsets + PKV_ATTENTION_TILE,
         .is_cached = job->value.data == job->cache->key.data,
         .may_take_short_turns = may_take_short_turns,
     };
@@ -291,7 +292,7 @@ static void attend(const struct walk *walk) {
 static void attend_tiles(struct walk *walk, int64_t first, int64_t end,
                          const struct pkv_attention_units *units) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
     if (first < end)
         walk->tile = locate(walk, walk->buffer, &walk->span, first);
     for (int64_t index = first; index < end; index++) {
@@ -303,15 +304,15 @@ static void attend_tiles(struct walk *walk, int64_t first, int64_t end,
             walk->next = locate_beyond(walk, *units);
         else
             walk->next = (struct tile){0};
-        pkv_attention_see_tile(job, slot, walk->rows.first, walk->rows.num_rows, index,
+        pkv_attention_see_tile(job, workspace, walk->rows.first, walk->rows.num_rows, index,
                                walk->tile.num_tokens);
-        walk->joins =
-            pkv_attention_state_open(&slot->state, job->kernels, &walk->rows,
-                                     job->plan->value_head_size, index, slot->keep, slot->add);
+        walk->joins = pkv_attention_state_open(&workspace->state, job->kernels, &walk->rows,
+                                               job->plan->value_head_size, index, workspace->keep,
+                                               workspace->add);
         attend(walk);
         if (walk->joins)
-            pkv_attention_state_join(&slot->state, job->kernels, &walk->rows,
-                                     job->plan->value_head_size, slot->keep, slot->add);
+            pkv_attention_state_join(&workspace->state, job->kernels, &walk->rows,
+                                     job->plan->value_head_size, workspace->keep, workspace->add);
         walk->buffer = 1 - walk->buffer;
         walk->tile = walk->next;
     }
@@ -330,42 +331,42 @@ static void enter_span(struct walk *walk) {
 static void run_unit(struct walk *walk, const struct pkv_attention_unit *unit,
                      const struct pkv_attention_units *units) {
     const struct pkv_attention_job *job = walk->job;
-    const struct pkv_attention_slot *slot = walk->slot;
+    const struct pkv_attention_workspace *workspace = walk->workspace;
     struct pkv_attention_stack shared;
     pkv_attention_stack_clear(&shared, -1);
     walk->unit = unit;
     walk->span.row_end = 0;
-    pkv_attention_load_rows(job, slot, unit);
+    pkv_attention_load_rows(job, workspace, unit);
     while (pkv_attention_next_span(job, unit, &walk->span)) {
         enter_span(walk);
-        *slot->state.stack = shared;
+        *workspace->state.stack = shared;
         attend_tiles(walk, walk->span.tile, walk->span.tile_end, units);
         if (walk->span.is_shared) {
-            shared = *slot->state.stack;
+            shared = *workspace->state.stack;
             continue;
         }
-        pkv_attention_state_close(&slot->state, job->kernels, &walk->rows,
-                                  job->plan->value_head_size, slot->keep, slot->add);
-        pkv_attention_store_rows(job, slot, unit, walk->rows.first, walk->rows.num_rows);
+        pkv_attention_state_close(&workspace->state, job->kernels, &walk->rows,
+                                  job->plan->value_head_size, workspace->keep, workspace->add);
+        pkv_attention_store_rows(job, workspace, unit, walk->rows.first, walk->rows.num_rows);
     }
 }
 
 void pkv_attention_run_units(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              struct pkv_attention_units units) {
-    struct walk walk = {.job = job, .slot = slot};
+    struct walk walk = {.job = job, .workspace = workspace};
     struct pkv_attention_unit unit;
     while (pkv_attention_units_next(&units, &unit))
         run_unit(&walk, &unit, &units);
 }
 
 void pkv_attention_run_piece(const struct pkv_attention_job *job,
-                             const struct pkv_attention_slot *slot,
+                             const struct pkv_attention_workspace *workspace,
                              const struct pkv_attention_unit *unit, int64_t piece,
                              int64_t num_pieces) {
-    struct walk walk = {.job = job, .slot = slot, .unit = unit};
-    pkv_attention_stack_clear(slot->state.stack, -1);
-    pkv_attention_load_rows(job, slot, unit);
+    struct walk walk = {.job = job, .workspace = workspace, .unit = unit};
+    pkv_attention_stack_clear(workspace->state.stack, -1);
+    pkv_attention_load_rows(job, workspace, unit);
     if (!pkv_attention_next_span(job, unit, &walk.span))
         return;
     enter_span(&walk);
@@ -380,6 +381,6 @@ void pkv_attention_run_piece(const struct pkv_attention_job *job,
     end = piece == num_pieces - 1 ? first + num_tiles : end / step * step;
     if (begin >= end)
         return;
-    pkv_attention_stack_clear(slot->state.stack, begin > first ? begin - 1 : -1);
+    pkv_attention_stack_clear(workspace->state.stack, begin > first ? begin - 1 : -1);
     attend_tiles(&walk, begin, end, NULL);
 }

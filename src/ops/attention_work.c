@@ -189,10 +189,10 @@ enum { LEAST_TILES = 8 };
 /* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are many or all short. */
 static int64_t choose_pieces(const struct pkv_attention_job *job,
                              const struct pkv_attention_work *work, int32_t num_threads) {
-    const int64_t num_slots = pkv_attention_num_slots(num_threads);
+    const int64_t num_workspaces = pkv_attention_num_workspaces(num_threads);
     if (work->num_units == 0 || job->shared_tiles > 0)
         return 1;
-    const int64_t most = num_slots / work->num_units;
+    const int64_t most = num_workspaces / work->num_units;
     int64_t most_tiles = 1;
     struct pkv_attention_units units = pkv_attention_units(work, 0, 1);
     struct pkv_attention_unit unit;

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "ops/plan.h"
 #include "ops/rows.h"
-#include "ops/sequence.h"
+#include "ops/walk.h"
 #include "ops/sim.h"
 #include "parallel/executor.h"
 
@@ -67,7 +67,7 @@ static void flush(struct run_list *list) {
     list->count = 0;
 }
 
-static enum pkv_status sim_block(const struct job *job, const struct pkv_sequence_block *block,
+static enum pkv_status sim_block(const struct job *job, const struct pkv_walk_block *block,
                                  int64_t token, struct pkv_error *error) {
     const int64_t slot = block->block_id * job->cache->block_size + block->offset;
     enum pkv_status status = PKV_STATUS_OK;
@@ -93,14 +93,13 @@ static enum pkv_status gather_part(const struct job *job, int64_t part, int64_t 
         const int64_t length = pkv_step_seq_len(step, b);
         const int64_t from = first > base ? first - base : 0;
         const int64_t to = end - base < length ? end - base : length;
-        struct pkv_sequence sequence;
-        struct pkv_sequence_block block;
+        struct pkv_walk walk;
+        struct pkv_walk_block block;
         int64_t token = base + from;
         if (from < to) {
             const struct pkv_vector row = pkv_step_table_row(step, b);
-            pkv_sequence_start(&sequence, job->cache, &row, pkv_step_seq_offset(step, b) + from,
-                               to - from);
-            while (pkv_sequence_next(&sequence, &block)) {
+            pkv_walk_start(&walk, job->cache, &row, pkv_step_seq_offset(step, b) + from, to - from);
+            while (pkv_walk_next(&walk, &block)) {
                 if (job->run_mode == PKV_RUN_MODE_SIM) {
                     const enum pkv_status status = sim_block(job, &block, token, error);
                     if (status != PKV_STATUS_OK)

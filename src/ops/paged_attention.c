@@ -13,20 +13,20 @@ struct run {
     const struct pkv_attention_job *job;
     const struct pkv_attention_work *work;
     char *scratch;
-    size_t slot_bytes;
-    int64_t num_slots;
+    size_t workspace_bytes;
+    int64_t num_workspaces;
     int64_t num_parts;
     int64_t num_pieces; /* of each unit, where units are cut */
-    atomic_uchar is_taken[PKV_ATTENTION_MAX_SLOTS];
+    atomic_uchar is_taken[PKV_ATTENTION_MAX_WORKSPACES];
 };
 
-static struct pkv_attention_slot slot_at(const struct run *run, int64_t i) {
-    return pkv_attention_slot(run->job->plan, run->scratch + (size_t)i * run->slot_bytes);
+static struct pkv_attention_workspace workspace_at(const struct run *run, int64_t i) {
+    return pkv_attention_workspace(run->job->plan, run->scratch + (size_t)i * run->workspace_bytes);
 }
 
-/* There are more slots than threads that take one. */
-static int64_t take_slot(struct run *run) {
-    for (int64_t i = 0;; i = (i + 1) % run->num_slots) {
+/* There are more workspaces than threads that take one. */
+static int64_t take_workspace(struct run *run) {
+    for (int64_t i = 0;; i = (i + 1) % run->num_workspaces) {
         if (atomic_exchange_explicit(&run->is_taken[i], 1, memory_order_acquire) == 0)
             return i;
     }
@@ -34,9 +34,10 @@ static int64_t take_slot(struct run *run) {
 
 static void run_part(void *arg, int64_t part) {
     struct run *run = arg;
-    const int64_t taken = take_slot(run);
-    const struct pkv_attention_slot slot = slot_at(run, taken);
-    pkv_attention_run_units(run->job, &slot, pkv_attention_units(run->work, part, run->num_parts));
+    const int64_t taken = take_workspace(run);
+    const struct pkv_attention_workspace workspace = workspace_at(run, taken);
+    pkv_attention_run_units(run->job, &workspace,
+                            pkv_attention_units(run->work, part, run->num_parts));
     atomic_store_explicit(&run->is_taken[taken], 0, memory_order_release);
 }
 
@@ -48,18 +49,18 @@ static bool nth_unit(const struct run *run, int64_t n, struct pkv_attention_unit
     return exists;
 }
 
-/* A piece keeps its slot until the pieces of its unit are put together. */
+/* A piece keeps its workspace until the pieces of its unit are put together. */
 static void run_piece(void *arg, int64_t i) {
     const struct run *run = arg;
-    const struct pkv_attention_slot slot = slot_at(run, i);
+    const struct pkv_attention_workspace workspace = workspace_at(run, i);
     struct pkv_attention_unit unit;
     if (nth_unit(run, i / run->num_pieces, &unit))
-        pkv_attention_run_piece(run->job, &slot, &unit, i % run->num_pieces, run->num_pieces);
+        pkv_attention_run_piece(run->job, &workspace, &unit, i % run->num_pieces, run->num_pieces);
 }
 
 static void join_pieces(void *arg, int64_t i) {
     const struct run *run = arg;
-    const struct pkv_attention_slot slot = slot_at(run, i * run->num_pieces);
+    const struct pkv_attention_workspace workspace = workspace_at(run, i * run->num_pieces);
     struct pkv_attention_unit unit;
     if (!nth_unit(run, i, &unit))
         return;
@@ -67,19 +68,20 @@ static void join_pieces(void *arg, int64_t i) {
     const int64_t head_size = run->job->plan->value_head_size;
     const struct pkv_attention_rows rows = {0, num_rows, unit.head_end - unit.head, num_rows};
     for (int64_t piece = 1; piece < run->num_pieces; piece++) {
-        const struct pkv_attention_slot later = slot_at(run, i * run->num_pieces + piece);
-        pkv_attention_state_append(&slot.state, &later.state, run->job->kernels, &rows, head_size,
-                                   slot.keep, slot.add);
+        const struct pkv_attention_workspace later = workspace_at(run, i * run->num_pieces + piece);
+        pkv_attention_state_append(&workspace.state, &later.state, run->job->kernels, &rows,
+                                   head_size, workspace.keep, workspace.add);
     }
-    pkv_attention_state_close(&slot.state, run->job->kernels, &rows, head_size, slot.keep,
-                              slot.add);
-    pkv_attention_store_rows(run->job, &slot, &unit, 0, num_rows);
+    pkv_attention_state_close(&workspace.state, run->job->kernels, &rows, head_size, workspace.keep,
+                              workspace.add);
+    pkv_attention_store_rows(run->job, &workspace, &unit, 0, num_rows);
 }
 
 static enum pkv_status check_scratch(const struct pkv_context *context,
-                                     const struct pkv_paged_attention_plan *plan, int64_t num_slots,
-                                     const char *function, struct pkv_error *error) {
-    const size_t needed = (size_t)num_slots * pkv_attention_slot_bytes(plan);
+                                     const struct pkv_paged_attention_plan *plan,
+                                     int64_t num_workspaces, const char *function,
+                                     struct pkv_error *error) {
+    const size_t needed = (size_t)num_workspaces * pkv_attention_workspace_bytes(plan);
     if (context->scratch_bytes < needed)
         return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "context", PKV_ERROR_NONE,
                              (int64_t)context->scratch_bytes, (int64_t)needed,
@@ -94,8 +96,8 @@ static void run_native(const struct pkv_context *context, const struct pkv_atten
         .job = job,
         .work = &division.work,
         .scratch = context->scratch,
-        .slot_bytes = pkv_attention_slot_bytes(job->plan),
-        .num_slots = pkv_attention_num_slots(context->executor.num_threads),
+        .workspace_bytes = pkv_attention_workspace_bytes(job->plan),
+        .num_workspaces = pkv_attention_num_workspaces(context->executor.num_threads),
         .num_parts = division.num_parts,
         .num_pieces = division.num_pieces,
     };
@@ -122,8 +124,8 @@ enum pkv_status pkv_paged_attention_run(struct pkv_context *context,
     if (status == PKV_STATUS_OK && plan->run_mode == PKV_RUN_MODE_SIM) {
         status = pkv_attention_sim(&job, &facts);
     } else if (status == PKV_STATUS_OK) {
-        const int64_t num_slots = pkv_attention_num_slots(context->executor.num_threads);
-        status = check_scratch(context, plan, num_slots, __func__, &facts);
+        const int64_t num_workspaces = pkv_attention_num_workspaces(context->executor.num_threads);
+        status = check_scratch(context, plan, num_workspaces, __func__, &facts);
         if (status == PKV_STATUS_OK)
             run_native(context, &job);
     }
@@ -152,8 +154,9 @@ enum pkv_status pkv_paged_attention_run_part(struct pkv_context *context,
         status = check_scratch(context, plan, 1, __func__, &facts);
         if (status == PKV_STATUS_OK) {
             const struct pkv_attention_work work = pkv_attention_work(&job, num_parts);
-            const struct pkv_attention_slot slot = pkv_attention_slot(plan, context->scratch);
-            pkv_attention_run_units(&job, &slot, pkv_attention_units(&work, part, num_parts));
+            const struct pkv_attention_workspace workspace =
+                pkv_attention_workspace(plan, context->scratch);
+            pkv_attention_run_units(&job, &workspace, pkv_attention_units(&work, part, num_parts));
         }
     }
     return pkv_context_finish(context, status, &facts, error);

@@ -188,8 +188,8 @@ enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *
     return check_overlap(job, slots_name, error);
 }
 
-/* Rows that go on evenly on both sides are one span: a contiguous source, and slots that go on by one, up to a block
- * end unless the cache goes on evenly there too, when all of it counts as one block. */
+/* Rows that are adjacent on both sides become one span: consecutive tokens of a contiguous source, in consecutive slots.
+ * A span ends with its block, unless blocks follow each other without a gap: then all of the cache counts as one. */
 static int64_t place_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
                           const struct pkv_scatter_side *side, const int64_t *slots,
                           const int64_t *tokens, int64_t count) {

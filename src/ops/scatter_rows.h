@@ -14,8 +14,8 @@ struct pkv_scatter_rows_plan {
     int32_t run_mode;
     int32_t store_policy;
     int64_t num_pairs;
-    bool
-        has_blocks; /* else the slots may be divided into blocks in any way: one of all is assumed */
+    /* Else the slots may be divided into blocks in any way: one of all is assumed. */
+    bool has_blocks;
     int64_t num_blocks, block_size;
     struct pkv_tensor caches[PKV_SCATTER_ROWS_MAX_PAIRS];    /* as they were given */
     struct pkv_cache_part parts[PKV_SCATTER_ROWS_MAX_PAIRS]; /* the pattern, and where they lay */

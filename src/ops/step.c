@@ -217,10 +217,6 @@ int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b) {
     return pkv_vector_at(&step->query_start_loc, b);
 }
 
-int64_t pkv_step_query_len(const struct pkv_step *step, int64_t b) {
-    return pkv_step_query_start(step, b + 1) - pkv_step_query_start(step, b);
-}
-
 struct pkv_vector pkv_step_table_row(const struct pkv_step *step, int64_t b) {
     return pkv_vector_offset(&step->table_row, b * step->table_row_stride);
 }

@@ -10,7 +10,7 @@
 #include "geometry/distinct.h"
 #include "ops/context.h"
 
-/* With 256 samples the quantiles of a random mapping are off by 3 % of the tokens at the most likely. */
+/* With 256 samples the quantiles of a random mapping are most likely off by at most 3 % of the tokens. */
 enum { PKV_STEP_MAX_SAMPLES = 256 };
 
 struct pkv_step {
@@ -101,8 +101,7 @@ int64_t pkv_step_seq_offset(const struct pkv_step *step, int64_t b);
 /* Behind the last token that is read: its position is one less. */
 int64_t pkv_step_seq_end(const struct pkv_step *step, int64_t b);
 
-/* Queries of sequence b, and the number of its first one. */
-int64_t pkv_step_query_len(const struct pkv_step *step, int64_t b);
+/* The number of the first query of sequence b. */
 int64_t pkv_step_query_start(const struct pkv_step *step, int64_t b);
 
 /* The block table row of sequence b. */

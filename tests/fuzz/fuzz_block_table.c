@@ -125,14 +125,14 @@ static void check_walk(const struct input *it, const struct model_cache *model,
     for (int64_t b = 0; b < it->num_seqs; b++) {
         struct model_index row =
             model_index_make(it->dtype, 1, &it->width, it->table + b * it->width);
-        struct pkv_sequence sequence;
-        struct pkv_sequence_block block;
+        struct pkv_walk walk;
+        struct pkv_walk_block block;
         const enum pkv_status status =
-            pkv_sequence_init(&sequence, cache, &row.tensor, it->offsets[b], it->lengths[b], NULL);
+            pkv_walk_init(&walk, cache, &row.tensor, it->offsets[b], it->lengths[b], NULL);
         int64_t seen = 0;
         require((status == PKV_STATUS_OK) == sequence_is_good(it, b),
                 "a walk starts exactly when it can");
-        while (status == PKV_STATUS_OK && pkv_sequence_next(&sequence, &block)) {
+        while (status == PKV_STATUS_OK && pkv_walk_next(&walk, &block)) {
             const int64_t p = it->offsets[b] + seen;
             const int64_t index =
                 ref_part_index(&model->key.ref, it->table[b * it->width + p / it->sizes.block_size],

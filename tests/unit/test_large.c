@@ -230,8 +230,8 @@ static void far_blocks(void **state) {
     int32_t pairs[] = {49151, 32768, 1, 49150};
     struct pkv_tensor mapping = pkv_tensor_make(pairs, PKV_DTYPE_I32, 2, (int64_t[]){2, 2});
     struct pkv_tensor row = pkv_tensor_make(pairs, PKV_DTYPE_I32, 1, (int64_t[]){2});
-    struct pkv_sequence sequence;
-    struct pkv_sequence_block block;
+    struct pkv_walk walk;
+    struct pkv_walk_block block;
     size_t block_bytes = (size_t)BLOCK_SIZE * 4 * 128 * 2;
     unsigned char *base;
 
@@ -247,10 +247,10 @@ static void far_blocks(void **state) {
     assert_memory_equal(base + 32768 * block_bytes, base + 49151 * block_bytes, block_bytes);
     assert_memory_equal(base + 49150 * block_bytes, base + block_bytes, block_bytes);
     assert_int_equal(count_pages(&giant) * sysconf(_SC_PAGESIZE), 4 * (int64_t)block_bytes);
-    CHECK_OK(pkv_sequence_init(&sequence, &cache, &row, 100, 100, &error), &error);
-    assert_int_equal(pkv_sequence_next(&sequence, &block), 1);
+    CHECK_OK(pkv_walk_init(&walk, &cache, &row, 100, 100, &error), &error);
+    assert_int_equal(pkv_walk_next(&walk, &block), 1);
     assert_ptr_equal(block.key, base + 49151 * block_bytes + 100 * 1024);
-    assert_int_equal(pkv_sequence_next(&sequence, &block), 1);
+    assert_int_equal(pkv_walk_next(&walk, &block), 1);
     assert_ptr_equal(block.key, base + 32768 * block_bytes);
     assert_int_equal(block.num_tokens, 72);
     giant_free(&giant);

@@ -72,9 +72,9 @@ struct job {
 /* ---- memory ---- */
 
 /* Random numbers of magnitudes from 1/8 to 2. */
-static void fill_pattern(struct bench_random *random, uint16_t *elements, int64_t num_elements) {
+static void fill_pattern(struct cli_random *random, uint16_t *elements, int64_t num_elements) {
     for (int64_t i = 0; i < num_elements; i++) {
-        const uint64_t bits = bench_random_next(random);
+        const uint64_t bits = cli_random_next(random);
         elements[i] =
             (uint16_t)((bits & 1) << 15 | (124 + (bits >> 1 & 3)) << 7 | (bits >> 8 & 127));
     }
@@ -163,7 +163,7 @@ static int draw_tables(struct job *job) {
     for (int64_t i = 0; !failed && i < job->num_blocks; i++)
         ids[i] = i;
     if (!failed)
-        bench_random_shuffle(&job->stage->random, ids, job->num_blocks);
+        cli_random_shuffle(&job->stage->random, ids, job->num_blocks);
     for (int64_t i = 0; !failed && i < job->num_blocks; i++)
         job->block_table[i] = (int32_t)ids[i];
     free(ids);

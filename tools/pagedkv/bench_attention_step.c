@@ -49,11 +49,11 @@ static int create(struct step_job *job) {
         return -1;
     }
     for (int64_t i = 0; i < table[0] * table[1]; i++)
-        job->block_table[i] = (int32_t)bench_random_below(&job->stage->random, num_blocks(job));
+        job->block_table[i] = (int32_t)cli_random_below(&job->stage->random, num_blocks(job));
     for (int64_t seq = 0; seq < NUM_SEQS; seq++) {
         const int64_t query_len = seq % CHUNK_PERIOD == 0 ? CHUNK_TOKENS : 1;
         const int64_t length =
-            query_len + bench_random_below(&job->stage->random, MAX_TOKENS - query_len + 1);
+            query_len + cli_random_below(&job->stage->random, MAX_TOKENS - query_len + 1);
         job->seq_lens[seq] = (int32_t)length;
         job->query_start_loc[seq + 1] = job->query_start_loc[seq] + (int32_t)query_len;
         job->num_entries += (length + job->block_size - 1) / job->block_size;

@@ -191,7 +191,7 @@ static int check(struct job *job) {
     for (int part = 0; part < 2; part++) {
         unsigned char *data = source_of(job, part);
         for (int64_t i = 0; i < SOURCE_ROWS * BENCH_ROW_BYTES; i += 2) {
-            const uint64_t draw = bench_random_next(&job->stage->random);
+            const uint64_t draw = cli_random_next(&job->stage->random);
             const uint16_t code = (uint16_t)((draw & 0x807f) | (124 + (draw >> 32) % 6) << 7);
             memcpy(data + i, &code, sizeof(code));
         }

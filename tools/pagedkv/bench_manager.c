@@ -15,7 +15,7 @@
 
 #include "bench_clock.h"
 #include "bench_memory.h"
-#include "bench_random.h"
+#include "cli_random.h"
 #include "bench_rounds.h"
 #include "bench_threads.h"
 #include "cli.h"
@@ -42,7 +42,7 @@ struct manager {
     struct bench_memory memory;
     struct pkv_seq seqs[NUM_SEQS];
     int64_t lengths[NUM_SEQS];
-    struct bench_random random;
+    struct cli_random random;
     double step_ns[SAMPLES];     /* begin, 256 appends, commit */
     double computed_ns[SAMPLES]; /* and mark_computed */
     struct pkv_error error;
@@ -107,7 +107,7 @@ static int cache_tokens(struct manager *manager, int32_t *tokens, int64_t num_to
     struct pkv_seq seq;
     struct pkv_block_copy copies[PKV_MAX_GROUPS];
     for (int64_t i = 0; i < num_tokens; i++)
-        tokens[i] = (int32_t)bench_random_below(&manager->random, 1 << 17);
+        tokens[i] = (int32_t)cli_random_below(&manager->random, 1 << 17);
     const bool failed =
         pkv_seq_create(manager->pool, &seq, NULL, &manager->error) != PKV_STATUS_OK ||
         pkv_seq_append(manager->pool, seq, tokens, num_tokens, copies, &manager->error) !=
@@ -159,7 +159,7 @@ static int restart(struct manager *manager, int i, int64_t length) {
     struct pkv_block_copy copies[PKV_MAX_GROUPS];
     struct pkv_seq *seq = &manager->seqs[i];
     for (int64_t t = 0; t < length; t++)
-        tokens[t] = (int32_t)bench_random_below(&manager->random, 1 << 17);
+        tokens[t] = (int32_t)cli_random_below(&manager->random, 1 << 17);
     const bool failed =
         (seq->generation != 0 &&
          pkv_seq_free(manager->pool, *seq, &manager->error) != PKV_STATUS_OK) ||

@@ -154,7 +154,7 @@ static int check(struct nsa_job *job) {
     for (int64_t b = 0; b < NUM_SEQS; b++) {
         uint16_t *rows = (uint16_t *)job->input.data + job->block_of[b] * PAGE * HEADS * SIZE;
         for (int64_t i = 0; i < WINDOW * HEADS * SIZE; i++)
-            rows[i] = (uint16_t)(0x3f00 + (bench_random_next(&job->stage->random) & 0x80ff));
+            rows[i] = (uint16_t)(0x3f00 + (cli_random_next(&job->stage->random) & 0x80ff));
     }
     if (run_nsa(job) != 0)
         return -1;

@@ -36,14 +36,14 @@ static int take_sample(const struct bench_variant *variant, const struct pkv_exe
 
 int bench_rounds_measure(struct bench_rounds *rounds, const struct bench_variant *variants,
                          int32_t num_variants, int32_t num_rounds,
-                         const struct pkv_executor *executor, struct bench_random *random) {
+                         const struct pkv_executor *executor, struct cli_random *random) {
     int64_t order[BENCH_MAX_VARIANTS];
     for (int32_t i = 0; i < num_variants; i++)
         order[i] = i;
     rounds->num_variants = num_variants;
     rounds->num_rounds = num_rounds;
     for (int32_t round = -BENCH_WARM_UP_ROUNDS; round < num_rounds; round++) {
-        bench_random_shuffle(random, order, num_variants);
+        cli_random_shuffle(random, order, num_variants);
         for (int32_t i = 0; i < num_variants; i++) {
             double ns;
             if (take_sample(&variants[order[i]], executor, &ns) != 0)

@@ -11,7 +11,7 @@
 
 #include <pagedkv/executor.h>
 
-#include "bench_random.h"
+#include "cli_random.h"
 
 enum { BENCH_MAX_VARIANTS = 12, BENCH_MAX_ROUNDS = 64, BENCH_WARM_UP_ROUNDS = 2 };
 
@@ -33,7 +33,7 @@ struct bench_rounds {
  * awake when a sample begins. Returns 0, or -1 as soon as a variant fails. */
 int bench_rounds_measure(struct bench_rounds *rounds, const struct bench_variant *variants,
                          int32_t num_variants, int32_t num_rounds,
-                         const struct pkv_executor *executor, struct bench_random *random);
+                         const struct pkv_executor *executor, struct cli_random *random);
 
 struct bench_spread {
     double median;

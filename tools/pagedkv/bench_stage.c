@@ -12,7 +12,7 @@
 /* 128 MiB: the whole cache of the largest processors, and what the smallest stage has. */
 enum { SWEEP_ROWS = 131072 };
 
-int bench_walk_create(struct bench_walk *walk, int64_t num_entries, struct bench_random *random) {
+int bench_walk_create(struct bench_walk *walk, int64_t num_entries, struct cli_random *random) {
     walk->entries = malloc((size_t)num_entries * sizeof(walk->entries[0]));
     walk->num_entries = num_entries;
     walk->next = 0;
@@ -20,7 +20,7 @@ int bench_walk_create(struct bench_walk *walk, int64_t num_entries, struct bench
         return -1;
     for (int64_t i = 0; i < num_entries; i++)
         walk->entries[i] = i;
-    bench_random_shuffle(random, walk->entries, num_entries);
+    cli_random_shuffle(random, walk->entries, num_entries);
     return 0;
 }
 
@@ -42,9 +42,9 @@ int64_t bench_stage_bytes(int64_t num_blocks) {
            (num_blocks * BENCH_BLOCK_SIZE + BENCH_MAX_TOKENS + BENCH_OUTPUT_ROWS);
 }
 
-static void fill_random(struct bench_memory *memory, struct bench_random *random) {
+static void fill_random(struct bench_memory *memory, struct cli_random *random) {
     for (int64_t i = 0; i < memory->bytes; i += (int64_t)sizeof(uint64_t)) {
-        uint64_t word = bench_random_next(random);
+        uint64_t word = cli_random_next(random);
         memcpy(memory->data + i, &word, sizeof(word));
     }
 }

@@ -12,7 +12,7 @@
 #include <pagedkv/pagedkv.h>
 
 #include "bench_memory.h"
-#include "bench_random.h"
+#include "cli_random.h"
 
 /* The published geometry of scatter_pa_kv_cache: 9760 blocks of 128 tokens, 2 heads of 256, bf16. */
 enum {
@@ -34,7 +34,7 @@ struct bench_walk {
     int64_t next;
 };
 
-int bench_walk_create(struct bench_walk *walk, int64_t num_entries, struct bench_random *random);
+int bench_walk_create(struct bench_walk *walk, int64_t num_entries, struct cli_random *random);
 void bench_walk_destroy(struct bench_walk *walk);
 
 /* num_entries of them, adjacent in memory; num_entries <= walk->num_entries. */
@@ -44,7 +44,7 @@ struct bench_stage {
     enum bench_pages pages;
     int64_t num_blocks;
     int64_t num_slots;
-    struct bench_random random;
+    struct cli_random random;
     struct bench_memory key_cache; /* num_slots rows */
     struct bench_memory value_cache;
     struct bench_memory key_source; /* BENCH_MAX_TOKENS rows of random bytes */

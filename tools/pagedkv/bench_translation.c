@@ -10,13 +10,13 @@
 enum { NUM_SAMPLES = 2000, PAGE_BYTES = 4096, LINE_BYTES = 64 };
 
 static const unsigned char *random_line(const unsigned char *data, int64_t bytes,
-                                        struct bench_random *random) {
-    return data + bench_random_below(random, bytes / PAGE_BYTES) * PAGE_BYTES +
-           bench_random_below(random, PAGE_BYTES / LINE_BYTES) * LINE_BYTES;
+                                        struct cli_random *random) {
+    return data + cli_random_below(random, bytes / PAGE_BYTES) * PAGE_BYTES +
+           cli_random_below(random, PAGE_BYTES / LINE_BYTES) * LINE_BYTES;
 }
 
-struct bench_spread bench_random_pages(const unsigned char *data, int64_t bytes,
-                                       struct bench_random *random) {
+struct bench_spread cli_random_pages(const unsigned char *data, int64_t bytes,
+                                     struct cli_random *random) {
     static double samples[NUM_SAMPLES];
     unsigned sum = 0;
     for (int i = 0; i < NUM_SAMPLES; i++) {

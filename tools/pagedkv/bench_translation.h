@@ -8,13 +8,13 @@
 
 #include <stdint.h>
 
-#include "bench_random.h"
+#include "cli_random.h"
 #include "bench_rounds.h"
 
 enum { BENCH_LOADS_AT_ONCE = 64 };
 
 /* Time in ns of one of BENCH_LOADS_AT_ONCE loads that wait together, each of a line of a random page of the memory. */
-struct bench_spread bench_random_pages(const unsigned char *data, int64_t bytes,
-                                       struct bench_random *random);
+struct bench_spread cli_random_pages(const unsigned char *data, int64_t bytes,
+                                     struct cli_random *random);
 
 #endif

@@ -131,7 +131,7 @@ static void print_random_pages(const struct bench_report *report, struct bench_s
                  {stage->key_cache.bytes, "one of 64 loads of random pages of all keys"}};
     for (int i = 0; i < 2; i++) {
         const struct bench_spread ns =
-            bench_random_pages(stage->key_cache.data, cases[i].bytes, &stage->random);
+            cli_random_pages(stage->key_cache.data, cases[i].bytes, &stage->random);
         struct bench_line line = {.op = "pages", .level = cpu_level, .num_threads = 1, .ns = ns};
         (void)snprintf(line.text, sizeof(line.text), "%s", cases[i].text);
         if (report->json)

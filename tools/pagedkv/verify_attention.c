@@ -14,7 +14,7 @@
 
 #include "bench_clock.h"
 #include "bench_memory.h"
-#include "bench_random.h"
+#include "cli_random.h"
 #include "verify_attention_reference.h"
 
 enum {
@@ -105,7 +105,7 @@ const struct verify_other verify_attention_cases[] = {
 /* Everything that is drawn and asked for. */
 struct job {
     const struct sizes *sizes;
-    struct bench_random random;
+    struct cli_random random;
     struct pkv_context *context;
     const struct pkv_executor *executor;
     int64_t num_tokens; /* queries of all sequences */
@@ -141,8 +141,8 @@ static int64_t part_bytes(const struct verify_attention_part *part) {
 /* ---- random numbers ---- */
 
 /* Magnitudes from 1/8 to 2, every bit of the fraction random. */
-static void draw(struct bench_random *random, int32_t dtype, void *data, int64_t i) {
-    const uint64_t bits = bench_random_next(random);
+static void draw(struct cli_random *random, int32_t dtype, void *data, int64_t i) {
+    const uint64_t bits = cli_random_next(random);
     const uint32_t sign = (uint32_t)(bits & 1), exponent = (uint32_t)(bits >> 1 & 3);
     const uint32_t fraction = (uint32_t)(bits >> 32);
     if (dtype == PKV_DTYPE_F32) {
@@ -199,7 +199,7 @@ static int draw_block_table(struct job *job, int64_t num_blocks) {
         return -1;
     for (int64_t i = 0; i < num_blocks; i++)
         ids[i] = i;
-    bench_random_shuffle(&job->random, ids, num_blocks);
+    cli_random_shuffle(&job->random, ids, num_blocks);
     for (int64_t seq = 0; seq < sizes->num_seqs; seq++) {
         int32_t *row = job->block_table + seq * job->width;
         for (int64_t i = 0; i < job->width; i++) {
@@ -223,7 +223,7 @@ static void draw_mask(struct job *job) {
         for (int64_t i = 0; i < sizes->lengths[seq][0]; i++) {
             const int64_t first = (job->query_start_loc[seq] + i) * sizes->mask_width;
             for (int64_t column = 0; column < sizes->mask_width; column++) {
-                const int64_t draws = bench_random_below(&job->random, 1024);
+                const int64_t draws = cli_random_below(&job->random, 1024);
                 const int is_hidden = i == 0 || draws < 256;
                 const int is_unread = column < sizes->mask_width - sizes->lengths[seq][1];
                 if (sizes->mask_dtype == PKV_DTYPE_BOOL)

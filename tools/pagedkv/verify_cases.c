@@ -10,7 +10,7 @@
 
 #include <pagedkv/tensor.h>
 
-#include "bench_random.h"
+#include "cli_random.h"
 
 /* The published names carry it. */
 #define PREFIX "scatter_pa_kv_cache::test_"
@@ -70,7 +70,7 @@ int64_t verify_row_bytes(const struct verify_case *one) {
 }
 
 /* The first num_entries of a random permutation of 0 ... total - 1. */
-static int draw_distinct(struct bench_random *random, int64_t total, int64_t num_entries,
+static int draw_distinct(struct cli_random *random, int64_t total, int64_t num_entries,
                          int64_t *entries) {
     int64_t *all = malloc((size_t)total * sizeof(all[0]));
     if (all == NULL)
@@ -78,7 +78,7 @@ static int draw_distinct(struct bench_random *random, int64_t total, int64_t num
     for (int64_t i = 0; i < total; i++)
         all[i] = i;
     for (int64_t i = 0; i < num_entries; i++) {
-        const int64_t j = i + bench_random_below(random, total - i);
+        const int64_t j = i + cli_random_below(random, total - i);
         entries[i] = all[j];
         all[j] = all[i];
     }
@@ -86,7 +86,7 @@ static int draw_distinct(struct bench_random *random, int64_t total, int64_t num
     return 0;
 }
 
-static int draw_runs(struct bench_random *random, int64_t num_slots, int64_t num_tokens,
+static int draw_runs(struct cli_random *random, int64_t num_slots, int64_t num_tokens,
                      int64_t *slots) {
     const int64_t num_runs = (num_tokens + RUN_TOKENS - 1) / RUN_TOKENS;
     int64_t *runs = malloc((size_t)num_runs * sizeof(runs[0]));
@@ -100,25 +100,25 @@ static int draw_runs(struct bench_random *random, int64_t num_slots, int64_t num
 }
 
 /* -1 as everybody writes it, and other negative numbers. */
-static void pad(struct bench_random *random, int64_t num_tokens, int64_t *slots) {
+static void pad(struct cli_random *random, int64_t num_tokens, int64_t *slots) {
     for (int64_t i = 0; i < num_tokens; i++) {
-        const int64_t draw = bench_random_below(random, 8);
+        const int64_t draw = cli_random_below(random, 8);
         if (draw == 0 || i == 0)
             slots[i] = -1;
         else if (draw == 1 || i == num_tokens - 1)
-            slots[i] = INT32_MIN + bench_random_below(random, INT32_MAX);
+            slots[i] = INT32_MIN + cli_random_below(random, INT32_MAX);
     }
 }
 
 int verify_draw_slots(const struct verify_case *one, int64_t *slots) {
-    struct bench_random random = {one->seed};
+    struct cli_random random = {one->seed};
     const int64_t num_slots = one->num_blocks * one->block_size;
     const int64_t num_runs = (one->num_tokens + RUN_TOKENS - 1) / RUN_TOKENS;
     if (one->pattern == VERIFY_RUNS && num_runs * RUN_TOKENS + RUN_OFFSET <= num_slots)
         return draw_runs(&random, num_slots, one->num_tokens, slots);
     if (one->pattern == VERIFY_DUPLICATES || one->num_tokens > num_slots) {
         for (int64_t i = 0; i < one->num_tokens; i++)
-            slots[i] = bench_random_below(&random, num_slots);
+            slots[i] = cli_random_below(&random, num_slots);
     } else if (draw_distinct(&random, num_slots, one->num_tokens, slots) != 0) {
         return -1;
     }

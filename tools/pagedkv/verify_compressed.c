@@ -14,7 +14,7 @@
 
 #include "bench_ceiling.h"
 #include "bench_clock.h"
-#include "bench_random.h"
+#include "cli_random.h"
 
 enum {
     MAX_ROUNDS = 9,
@@ -71,7 +71,7 @@ struct job {
     const struct sizes *sizes;
     struct pkv_context *context;
     const struct pkv_executor *executor;
-    struct bench_random random;
+    struct cli_random random;
     int64_t seq, window, offset; /* the same for all tasks */
     int64_t num_rows;            /* of a region */
     int64_t num_tasks;
@@ -100,9 +100,9 @@ static int draw(struct job *job) {
     job->seq = sizes->seq;
     job->window = sizes->kept;
     if (sizes->mode != PKV_SCATTER_MODE_ALIBI) {
-        job->seq = MIN_SEQ + bench_random_below(&job->random, MAX_SEQ - MIN_SEQ + 1);
-        job->window = bench_random_below(&job->random, job->seq + 1);
-        job->offset = bench_random_below(&job->random, job->seq - job->window + 2) - 1;
+        job->seq = MIN_SEQ + cli_random_below(&job->random, MAX_SEQ - MIN_SEQ + 1);
+        job->window = cli_random_below(&job->random, job->seq + 1);
+        job->offset = cli_random_below(&job->random, job->seq - job->window + 2) - 1;
     }
     const bool is_whole =
         sizes->mode != PKV_SCATTER_MODE_ALIBI && (job->window == 0 || job->offset == -1);
@@ -132,7 +132,7 @@ static void fill_source(struct job *job) {
     for (int part = 0; part < NUM_PARTS; part++) {
         unsigned char *data = job->source[part].data;
         for (int64_t i = 0; i < source_bytes(job); i += pkv_dtype_bytes(job->sizes->dtype)) {
-            const uint64_t draw_bits = bench_random_next(&job->random);
+            const uint64_t draw_bits = cli_random_next(&job->random);
             uint16_t code = (uint16_t)(draw_bits % 10 + 1);
             if (job->sizes->dtype == PKV_DTYPE_BF16) /* 1/8 to 8, either sign */
                 code = (uint16_t)((draw_bits & 0x807f) | (124 + (draw_bits >> 32) % 6) << 7);

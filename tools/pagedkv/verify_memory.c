@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_random.h"
+#include "cli_random.h"
 #include "bench_threads.h"
 
 /* Values follow from the number of a chunk of 1 KiB; a row is a whole number of chunks, so they
@@ -25,7 +25,7 @@ enum {
 #define STEP UINT64_C(0x9e3779b97f4a7c15)
 
 static uint64_t first_word(enum verify_part part, int64_t chunk) {
-    return bench_mix((uint64_t)chunk * VERIFY_NUM_PARTS + part + 1);
+    return cli_mix((uint64_t)chunk * VERIFY_NUM_PARTS + part + 1);
 }
 
 static void fill_chunk(unsigned char *data, enum verify_part part, int64_t chunk) {
@@ -106,10 +106,10 @@ void verify_memory_destroy(struct verify_memory *memory) {
 void verify_fill_sources(struct verify_memory *memory, const struct verify_case *one) {
     const int64_t bytes = one->num_tokens * verify_row_bytes(one);
     for (int part = 0; part < VERIFY_NUM_PARTS; part++) {
-        struct bench_random random = {bench_mix(one->seed) + (uint64_t)part};
+        struct cli_random random = {cli_mix(one->seed) + (uint64_t)part};
         unsigned char *data = memory->source[part].data;
         for (int64_t i = 0; i < bytes; i += (int64_t)sizeof(uint64_t)) {
-            const uint64_t word = bench_random_next(&random);
+            const uint64_t word = cli_random_next(&random);
             memcpy(data + i, &word, sizeof(word));
         }
     }

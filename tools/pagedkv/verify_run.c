@@ -11,7 +11,7 @@
 
 #include "bench_ceiling.h"
 #include "bench_clock.h"
-#include "bench_random.h"
+#include "cli_random.h"
 
 /* A run that takes longer than this (the definition does) is measured once more, not MAX_ROUNDS
  * times. */
@@ -32,7 +32,7 @@ struct scatter {
     struct pkv_scatter_plan *plan;
     struct pkv_step *step;
     struct pkv_error error;
-    struct bench_random random;
+    struct cli_random random;
     int64_t copy_first; /* where the contiguous copy goes: byte of the caches */
 };
 
@@ -125,8 +125,7 @@ static void clean_up_copy(void *arg) {
 static int prepare_copy(void *arg) {
     struct scatter *scatter = arg;
     const int64_t room = scatter->memory->cache[VERIFY_KEY].bytes - copy_bytes(scatter);
-    scatter->copy_first =
-        bench_random_below(&scatter->random, room / CHUNK_BYTES + 1) * CHUNK_BYTES;
+    scatter->copy_first = cli_random_below(&scatter->random, room / CHUNK_BYTES + 1) * CHUNK_BYTES;
     return prepare_source(scatter);
 }
 

@@ -14,7 +14,7 @@
 #include "bench_ceiling.h"
 #include "bench_clock.h"
 #include "bench_memory.h"
-#include "bench_random.h"
+#include "cli_random.h"
 #include "verify_sparse.h"
 
 enum { MAX_ROUNDS = 9, SLOW_NS = 50000000, NUM_PARTS = 2, NZ_BYTES = 32 };
@@ -81,7 +81,7 @@ struct job {
     const struct sizes *sizes;
     struct pkv_context *context;
     const struct pkv_executor *executor;
-    struct bench_random random;
+    struct cli_random random;
     int num_parts;
     int64_t num_slots;
     int64_t *slots;
@@ -128,7 +128,7 @@ static int draw_distinct(struct job *job) {
     if (is_drawn == NULL)
         return -1;
     while (num_drawn < job->sizes->num_tokens) {
-        const int64_t slot = bench_random_below(&job->random, job->num_slots);
+        const int64_t slot = cli_random_below(&job->random, job->num_slots);
         if (!is_drawn[slot])
             job->slots[num_drawn++] = slot;
         is_drawn[slot] = 1;
@@ -151,9 +151,9 @@ static int draw_slots(struct job *job) {
         if (sizes->pattern == ALL_ONES || sizes->pattern == ASCENDING)
             job->slots[t] = sizes->pattern == ALL_ONES ? 1 : t;
         else if (!is_distinct)
-            job->slots[t] = bench_random_below(&job->random, job->num_slots);
-        else if (sizes->pattern == PADDING && bench_random_below(&job->random, 4) == 0)
-            job->slots[t] = -1 - bench_random_below(&job->random, 1000);
+            job->slots[t] = cli_random_below(&job->random, job->num_slots);
+        else if (sizes->pattern == PADDING && cli_random_below(&job->random, 4) == 0)
+            job->slots[t] = -1 - cli_random_below(&job->random, 1000);
         job->slots_i32[t] = (int32_t)job->slots[t];
     }
     return 0;
@@ -187,7 +187,7 @@ static int create(struct job *job) {
             verify_sparse_map(&job->cache[part], job->num_slots * row_bytes(job, part)) != 0)
             return -1;
         for (int64_t i = 0; i + 8 <= source_bytes; i += 8) {
-            const uint64_t word = bench_random_next(&job->random);
+            const uint64_t word = cli_random_next(&job->random);
             memcpy(job->source[part].data + i, &word, sizeof(word));
         }
         mark_rows(job, part);

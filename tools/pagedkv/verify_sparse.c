@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bench_random.h"
+#include "cli_random.h"
 
 enum { UNIT_BYTES = 2097152 };
 
@@ -50,7 +50,7 @@ void verify_sparse_mark(struct verify_sparse *sparse, int64_t first, int64_t byt
 
 /* The eight bytes at a multiple of eight. */
 static void fill_word(unsigned char word[8], int64_t byte) {
-    const uint64_t value = bench_mix((uint64_t)byte + 1);
+    const uint64_t value = cli_mix((uint64_t)byte + 1);
     memcpy(word, &value, sizeof(value));
 }
 

@@ -8,7 +8,7 @@
 #include "kernels/template/copy_grids.h"
 #include "kernels/template/copy_streams.h"
 
-void pkv_kernels_init_neon(struct pkv_kernels *kernels) {
+void pkv_copy_init_neon(struct pkv_kernels *kernels) {
     kernels->copy_spans[PKV_COPY_CACHED] = copy_spans_cached;
     kernels->copy_spans[PKV_COPY_STREAM] = copy_spans_stream;
     kernels->copy_grids[PKV_COPY_CACHED] = copy_grids_cached;

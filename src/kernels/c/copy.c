@@ -50,12 +50,11 @@ void pkv_copy_streams_c(char *dst, const char *src, const struct pkv_stream *str
     }
 }
 
-void pkv_kernels_init_c(struct pkv_kernels *kernels) {
+void pkv_copy_init_c(struct pkv_kernels *kernels) {
     for (int kind = 0; kind < PKV_NUM_COPY_KINDS; kind++) {
         kernels->copy_spans[kind] = pkv_copy_spans_c;
         kernels->copy_grids[kind] = pkv_copy_grids_c;
         kernels->copy_columns[kind] = pkv_copy_columns_c;
         kernels->copy_streams[kind] = pkv_copy_streams_c;
     }
-    pkv_slots_init_c(kernels);
 }

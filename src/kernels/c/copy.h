@@ -13,6 +13,4 @@ pkv_copy_grids_fn pkv_copy_grids_c;
 pkv_copy_columns_fn pkv_copy_columns_c;
 pkv_copy_streams_fn pkv_copy_streams_c;
 
-void pkv_slots_init_c(struct pkv_kernels *kernels);
-
 #endif

@@ -5,18 +5,18 @@
  */
 #include "kernels/c/copy.h"
 
-/* A block of this many entries is reduced to its maximum without a branch before anyone looks
+/* A tile of this many entries is reduced to its maximum without a branch before anyone looks
  * closer. */
-enum { CHECK_BLOCK = 64 };
+enum { CHECK_TILE = 64 };
 
 #define DEFINE_SLOT_KERNELS(type, name)                                                            \
     static int64_t check_##name(const void *slots, int64_t stride, int64_t num_slots,              \
                                 int64_t bound) {                                                   \
         const type *slot = slots;                                                                  \
         int64_t i = 0;                                                                             \
-        for (; stride == 1 && i + CHECK_BLOCK <= num_slots; i += CHECK_BLOCK) {                    \
+        for (; stride == 1 && i + CHECK_TILE <= num_slots; i += CHECK_TILE) {                      \
             type largest = slot[i];                                                                \
-            for (int64_t j = 1; j < CHECK_BLOCK; j++)                                              \
+            for (int64_t j = 1; j < CHECK_TILE; j++)                                               \
                 largest = slot[i + j] > largest ? slot[i + j] : largest;                           \
             if (largest >= bound)                                                                  \
                 break;                                                                             \

@@ -102,8 +102,8 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
 /* Where heads lie apart: half of a first cache of 48 KiB. A third less or more is up to a twentieth slower. */
 enum { LEAD_BYTES = 24576 };
 
-/* A lead is how far ahead of reading rows are fetched: in tokens where heads lie together, else in rows of a head. With
- * this one what is read after the tokens is fetched from their start on. */
+/* A lead is how far ahead of reading rows are fetched: in tokens where heads lie together, else in rows of a head. This
+ * one spans all tokens: fetching begins at once with what is read after them. */
 static inline int64_t whole_lead(const struct pkv_attention_tokens *tokens) {
     return tokens->heads_together ? tokens->num_tokens : tokens->num_tokens * tokens->num_heads;
 }

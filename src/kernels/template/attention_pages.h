@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Pages of keys and values that are translated before they are read. See attention_panel.h for what the including file
+ * OS pages ("pages" in this file) of keys and values, translated before they are read. See attention_panel.h for what the including file
  * defines.
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PAGES_H
@@ -33,9 +33,9 @@ struct pages {
     int64_t read;                /* bytes that were read since a page was touched */
 };
 
-/* Four instructions, for what the processor knows of one it may forget for another one at a like address: with a single
- * one attention took 0.85 to 1.7 times as long, as the code around it came to lie. Aligned because what it knows of
- * some places is lost each time. */
+/* Four copies of the prefetch in an aligned function: the processor keeps what it has learnt by the address of the
+ * instruction, and another one may take the place of one of them. With a single copy attention took 0.85 to 1.7 times as
+ * long, depending on where the code around it came to lie. */
 static __attribute__((noinline, aligned(64))) void touch_page(const char *page) {
     PREFETCH(page);
     KEEP_ORDER();

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cli.h"
-#include "replay/id_table.h"
+#include "cli_random.h"
 
 enum { CHUNK_TOKENS = 8192, CHUNK_BYTES = 1 << 20 };
 
@@ -115,7 +115,7 @@ static void fill(const struct replay_data *data, const struct trace_request *req
     while (count > 0) {
         const int64_t here = block_size - offset < count ? block_size - offset : count;
         const int32_t id = data->trace->ids[request->first_block + block];
-        uint64_t word = id_table_mix((uint64_t)id) + (uint64_t)(offset * words);
+        uint64_t word = cli_mix((uint64_t)id) + (uint64_t)(offset * words);
         for (int64_t i = 0; i < here; i++) {
             for (int64_t at = 0; at < row_bytes; at += 8) {
                 /* An odd factor: other words give other bytes. */

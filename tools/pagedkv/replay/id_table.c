@@ -6,22 +6,14 @@
 
 #include <stdlib.h>
 
-enum { FIRST_LOG_SLOTS = 12 };
+#include "cli_random.h"
 
-/* The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators),
- * a bijection. */
-uint64_t id_table_mix(uint64_t x) {
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
+enum { FIRST_LOG_SLOTS = 12 };
 
 /* Traces number their blocks from 0 in order, so keys below the number of slots keep their order and
  * meet nobody; what is above that decides by how much the others are moved. */
 static int64_t place(const struct id_table *table, uint64_t key) {
-    return (int64_t)((key ^ id_table_mix(key >> table->log_slots)) &
-                     (uint64_t)(table->num_slots - 1));
+    return (int64_t)((key ^ cli_mix(key >> table->log_slots)) & (uint64_t)(table->num_slots - 1));
 }
 
 static int enlarge(struct id_table *table) {

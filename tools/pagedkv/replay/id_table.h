@@ -23,9 +23,6 @@ struct id_table {
 int32_t id_table_number(struct id_table *table, uint64_t key,
                         bool (*same)(const void *user, int32_t id), const void *user);
 
-/* Spreads the bits of x; different x give different results. */
-uint64_t id_table_mix(uint64_t x);
-
 void id_table_free(struct id_table *table);
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "cli_random.h"
 #include "replay/id_table.h"
 
 enum {
@@ -31,7 +32,7 @@ struct chat {
 
 struct maker {
     struct trace *trace;
-    uint64_t state;
+    struct cli_random random;
     int32_t num_ids;       /* given out; those of answers that nobody reads on never appear */
     struct id_table table; /* of those that appear */
     int32_t *memory;
@@ -40,8 +41,7 @@ struct maker {
 };
 
 static int64_t random_below(struct maker *maker, int64_t bound) {
-    maker->state += UINT64_C(0x9e3779b97f4a7c15);
-    return (int64_t)(id_table_mix(maker->state) % (uint64_t)bound);
+    return (int64_t)(cli_random_next(&maker->random) % (uint64_t)bound);
 }
 
 /* Short ones are more frequent: the smaller of two draws. */
@@ -95,7 +95,7 @@ int trace_make(struct trace *trace, uint64_t seed, const struct trace_options *o
     const int64_t num_requests = options->limit > 0 ? options->limit : REQUESTS;
     const int64_t block_size = options->block_size > 0 ? options->block_size : BLOCK_SIZE;
     const int64_t room = MAX_LENGTH / block_size + 1;
-    struct maker maker = {.trace = trace, .state = seed};
+    struct maker maker = {.trace = trace, .random = {seed + UINT64_C(0x9e3779b97f4a7c15)}};
     *trace = (struct trace){.format = "synthetic", .block_size = block_size, .has_blocks = true};
     maker.memory = malloc((size_t)((NUM_PROMPTS + NUM_CHATS) * room) * sizeof(*maker.memory));
     int status = maker.memory ? 0 : -1;

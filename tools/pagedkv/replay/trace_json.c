@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "cli_random.h"
 
 enum field {
     FIELD_INPUT_LENGTH,
@@ -315,7 +316,7 @@ static int32_t number_block(struct trace_reader *reader, int32_t parent, int64_t
     const struct trace_token_block block = {parent, num_tokens, reader->num_tokens};
     const struct candidate candidate = {reader, &block};
     const int64_t num_known = reader->table.num_ids;
-    uint64_t hash = id_table_mix((uint64_t)(int64_t)parent);
+    uint64_t hash = cli_mix((uint64_t)(int64_t)parent);
     if (store_tokens(reader, first, num_tokens) != 0)
         return -1;
     if (num_known == reader->max_token_blocks) {
@@ -328,7 +329,7 @@ static int32_t number_block(struct trace_reader *reader, int32_t parent, int64_t
         reader->max_token_blocks = room;
     }
     for (int32_t i = 0; i < num_tokens; i++)
-        hash = id_table_mix(hash ^ (uint64_t)reader->numbers[first + i]);
+        hash = cli_mix(hash ^ (uint64_t)reader->numbers[first + i]);
     const int32_t id = id_table_number(&reader->table, hash, same_block, &candidate);
     if (id == num_known) {
         reader->token_blocks[id] = block;

@@ -3,8 +3,8 @@
  * The zero-copy read path: a walk over the blocks of one sequence, in token order, that yields
  * where the rows lie. pkv_gather_pa_kv_cache is written on it.
  */
-#ifndef PAGEDKV_SEQUENCE_H
-#define PAGEDKV_SEQUENCE_H
+#ifndef PAGEDKV_WALK_H
+#define PAGEDKV_WALK_H
 
 #include <pagedkv/cache.h>
 
@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* A walk. Fields are its own business. */
-struct pkv_sequence {
+struct pkv_walk {
     const struct pkv_cache *cache;
     const void *block_ids;
     int64_t block_id_stride; /* in elements */
@@ -34,7 +34,7 @@ struct pkv_sequence {
  *
  * with the numbers of cache->key (cache.h), and likewise the value with those of cache->value; in
  * NHD and HND each head is head_size adjacent elements. */
-struct pkv_sequence_block {
+struct pkv_walk_block {
     int64_t block_id;
     int64_t offset;     /* of the first token in its block */
     int64_t position;   /* of the first token, counted from the sequence's first */
@@ -45,14 +45,14 @@ struct pkv_sequence_block {
 
 /* Starts a walk over tokens [first_token, first_token + num_tokens) of a sequence.
  *
- * sequence     out; valid as long as *cache and the entries of block_table stay as they are
+ * walk         out; valid as long as *cache and the entries of block_table stay as they are
  * cache        in; borrowed
  * block_table  [max_num_blocks_per_seq] int32 or int64 in: one row of a table; only the entries of
  *              those tokens are read; its data is borrowed
  * first_token  >= 0, counted from the sequence's first
  * num_tokens   >= 0; 0 gives an empty walk
  * errors       of block_table those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE,
- *              STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (sequence, cache), DTYPE (neither
+ *              STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (walk, cache), DTYPE (neither
  *              int32 nor int64), RANK (not 1), INVALID_ARGUMENT (first_token, num_tokens),
  *              POSITION_OUT_OF_RANGE (a token beyond the table), BLOCK_OUT_OF_RANGE (in an entry of
  *              those tokens), BAD_STATE (a cache that pkv_cache_init has not filled)
@@ -60,15 +60,15 @@ struct pkv_sequence_block {
  * cost         reads one table entry a block; no token is touched, no allocation
  * source       PyPTO-Gym AT-17
  */
-PKV_MUST_USE PKV_API enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence,
-                                                       const struct pkv_cache *cache,
-                                                       const struct pkv_tensor *block_table,
-                                                       int64_t first_token, int64_t num_tokens,
-                                                       struct pkv_error *error);
+PKV_MUST_USE PKV_API enum pkv_status pkv_walk_init(struct pkv_walk *walk,
+                                                   const struct pkv_cache *cache,
+                                                   const struct pkv_tensor *block_table,
+                                                   int64_t first_token, int64_t num_tokens,
+                                                   struct pkv_error *error);
 
 /* Fills *block with the next block and returns 1, or returns 0 at the end and leaves *block as it
  * was. Neither may be NULL. */
-PKV_API int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *block);
+PKV_API int pkv_walk_next(struct pkv_walk *walk, struct pkv_walk_block *block);
 
 #ifdef __cplusplus
 }

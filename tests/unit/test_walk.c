@@ -6,7 +6,7 @@
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
 
-/* Token i of the block, head h, element d, as sequence.h says. */
+/* Token i of the block, head h, element d, as walk.h says. */
 static const unsigned char *element_of(const struct pkv_cache_part *part, const void *first,
                                        int64_t i, int64_t h, int64_t d) {
     int64_t f = part->fragment_bytes / part->element_bytes;
@@ -37,12 +37,12 @@ static void walk(const struct model_cache *model, const struct pkv_cache *cache,
                  const struct pkv_tensor *tensor, const int64_t *table, int64_t first,
                  int64_t count) {
     int64_t block_size = cache->block_size;
-    struct pkv_sequence sequence;
-    struct pkv_sequence_block block;
+    struct pkv_walk walk;
+    struct pkv_walk_block block;
     int64_t position = first;
 
-    CHECK_OK(pkv_sequence_init(&sequence, cache, tensor, first, count, &error), &error);
-    while (pkv_sequence_next(&sequence, &block)) {
+    CHECK_OK(pkv_walk_init(&walk, cache, tensor, first, count, &error), &error);
+    while (pkv_walk_next(&walk, &block)) {
         int64_t offset = position % block_size;
         int64_t room = block_size - offset;
         int64_t left = first + count - position;
@@ -62,7 +62,7 @@ static void walk(const struct model_cache *model, const struct pkv_cache *cache,
         position += block.num_tokens;
     }
     assert_int_equal(position, first + count);
-    assert_int_equal(pkv_sequence_next(&sequence, &block), 0);
+    assert_int_equal(pkv_walk_next(&walk, &block), 0);
 }
 
 static void every_range_of_every_layout(void **state) {
@@ -116,33 +116,33 @@ static void the_row_may_be_strided(void **state) {
     struct pkv_cache cache = small_cache();
     int32_t table[3][2] = {{6, -1}, {5, -1}, {0, -1}};
     struct pkv_tensor row = pkv_tensor_make(table, PKV_DTYPE_I32, 1, (int64_t[]){3});
-    struct pkv_sequence sequence;
-    struct pkv_sequence_block block;
+    struct pkv_walk walk;
+    struct pkv_walk_block block;
 
     (void)state;
     row.strides[0] = 2;
-    CHECK_OK(pkv_sequence_init(&sequence, &cache, &row, 0, 9, &error), &error);
+    CHECK_OK(pkv_walk_init(&walk, &cache, &row, 0, 9, &error), &error);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(pkv_sequence_next(&sequence, &block), 1);
+        assert_int_equal(pkv_walk_next(&walk, &block), 1);
         assert_int_equal(block.block_id, table[i][0]);
     }
-    assert_int_equal(pkv_sequence_next(&sequence, &block), 0);
+    assert_int_equal(pkv_walk_next(&walk, &block), 0);
 }
 
 static void unread_entries_may_hold_anything(void **state) {
     struct pkv_cache cache = small_cache();
     int64_t table[4] = {INT64_MIN, 5, 1, INT64_MAX};
     struct pkv_tensor row = pkv_tensor_make(table, PKV_DTYPE_I64, 1, (int64_t[]){4});
-    struct pkv_sequence sequence;
+    struct pkv_walk walk;
 
     (void)state;
-    CHECK_OK(pkv_sequence_init(&sequence, &cache, &row, 3, 6, &error), &error);
-    CHECK_OK(pkv_sequence_init(&sequence, &cache, &row, 0, 0, &error), &error);
-    CHECK_OK(pkv_sequence_init(&sequence, &cache, &row, 12, 0, &error), &error);
-    CHECK_REFUSED(pkv_sequence_init(&sequence, &cache, &row, 2, 6, &error), &error,
+    CHECK_OK(pkv_walk_init(&walk, &cache, &row, 3, 6, &error), &error);
+    CHECK_OK(pkv_walk_init(&walk, &cache, &row, 0, 0, &error), &error);
+    CHECK_OK(pkv_walk_init(&walk, &cache, &row, 12, 0, &error), &error);
+    CHECK_REFUSED(pkv_walk_init(&walk, &cache, &row, 2, 6, &error), &error,
                   PKV_STATUS_BLOCK_OUT_OF_RANGE);
     assert_int_equal(error.index, 0);
-    CHECK_REFUSED(pkv_sequence_init(&sequence, &cache, &row, 3, 7, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&walk, &cache, &row, 3, 7, &error), &error,
                   PKV_STATUS_BLOCK_OUT_OF_RANGE);
     assert_int_equal(error.index, 3);
     assert_int_equal(error.value, INT64_MAX);
@@ -154,36 +154,34 @@ static void refusals(void **state) {
     int64_t table[2] = {1, 7};
     struct pkv_tensor row = pkv_tensor_make(table, PKV_DTYPE_I64, 1, (int64_t[]){2});
     struct pkv_tensor bad = row;
-    struct pkv_sequence s;
+    struct pkv_walk s;
 
     (void)state;
-    CHECK_REFUSED(pkv_sequence_init(NULL, &cache, &row, 0, 1, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(NULL, &cache, &row, 0, 1, &error), &error,
                   PKV_STATUS_NULL_ARGUMENT);
-    CHECK_REFUSED(pkv_sequence_init(&s, NULL, &row, 0, 1, &error), &error,
-                  PKV_STATUS_NULL_ARGUMENT);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, NULL, 0, 1, &error), &error,
-                  PKV_STATUS_NULL_ARGUMENT);
+    CHECK_REFUSED(pkv_walk_init(&s, NULL, &row, 0, 1, &error), &error, PKV_STATUS_NULL_ARGUMENT);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, NULL, 0, 1, &error), &error, PKV_STATUS_NULL_ARGUMENT);
     bad.dtype = PKV_DTYPE_I16;
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_DTYPE);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_DTYPE);
     bad = row;
     bad.ndim = 2;
     bad.shape[1] = 1;
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_RANK);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_RANK);
     bad = row;
     bad.strides[0] = -1;
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_STRIDE);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_STRIDE);
     bad = row;
     bad.data = (char *)table + 1;
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_MISALIGNED);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &row, -1, 1, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &bad, 0, 1, &error), &error, PKV_STATUS_MISALIGNED);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, -1, 1, &error), &error,
                   PKV_STATUS_INVALID_ARGUMENT);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &row, 0, -1, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 0, -1, &error), &error,
                   PKV_STATUS_INVALID_ARGUMENT);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &row, 0, 7, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 0, 7, &error), &error,
                   PKV_STATUS_POSITION_OUT_OF_RANGE);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &row, INT64_MAX, INT64_MAX, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, INT64_MAX, INT64_MAX, &error), &error,
                   PKV_STATUS_POSITION_OUT_OF_RANGE);
-    CHECK_REFUSED(pkv_sequence_init(&s, &cache, &row, 3, 1, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 3, 1, &error), &error,
                   PKV_STATUS_BLOCK_OUT_OF_RANGE);
 }
 

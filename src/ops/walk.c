@@ -2,20 +2,19 @@
  *
  * The walk over the blocks of a sequence.
  */
-#include <pagedkv/sequence.h>
+#include <pagedkv/walk.h>
 
 #include "base/error.h"
 #include "geometry/cache.h"
-#include "ops/sequence.h"
+#include "ops/walk.h"
 
-enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence, const struct pkv_cache *cache,
-                                  const struct pkv_tensor *block_table, int64_t first_token,
-                                  int64_t num_tokens, struct pkv_error *error) {
+enum pkv_status pkv_walk_init(struct pkv_walk *walk, const struct pkv_cache *cache,
+                              const struct pkv_tensor *block_table, int64_t first_token,
+                              int64_t num_tokens, struct pkv_error *error) {
     const int64_t none = PKV_ERROR_NONE;
-    if (sequence == NULL || cache == NULL)
+    if (walk == NULL || cache == NULL)
         return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, __func__,
-                             sequence == NULL ? "sequence" : "cache", none, none, none,
-                             "must not be NULL");
+                             walk == NULL ? "walk" : "cache", none, none, none, "must not be NULL");
     const enum pkv_status described = pkv_cache_check(cache, __func__, "cache", error);
     if (described != PKV_STATUS_OK)
         return described;
@@ -45,15 +44,14 @@ enum pkv_status pkv_sequence_init(struct pkv_sequence *sequence, const struct pk
                                  pkv_vector_at(&row, bad), cache->num_blocks,
                                  "must lie between 0 and the number of blocks");
     }
-    pkv_sequence_start(sequence, cache, &row, first_token, num_tokens);
+    pkv_walk_start(walk, cache, &row, first_token, num_tokens);
     return PKV_STATUS_OK;
 }
 
-void pkv_sequence_start(struct pkv_sequence *sequence, const struct pkv_cache *cache,
-                        const struct pkv_vector *block_table, int64_t first_token,
-                        int64_t num_tokens) {
+void pkv_walk_start(struct pkv_walk *walk, const struct pkv_cache *cache,
+                    const struct pkv_vector *block_table, int64_t first_token, int64_t num_tokens) {
     const int64_t first_block = first_token / cache->block_size;
-    *sequence = (struct pkv_sequence){
+    *walk = (struct pkv_walk){
         .cache = cache,
         .block_ids = block_table->data,
         .block_id_stride = block_table->stride,
@@ -65,18 +63,17 @@ void pkv_sequence_start(struct pkv_sequence *sequence, const struct pkv_cache *c
     };
 }
 
-int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *block) {
-    const struct pkv_cache *cache = sequence->cache;
-    const int64_t left = sequence->end - sequence->position;
+int pkv_walk_next(struct pkv_walk *walk, struct pkv_walk_block *block) {
+    const struct pkv_cache *cache = walk->cache;
+    const int64_t left = walk->end - walk->position;
     if (left <= 0)
         return 0;
-    const struct pkv_vector ids = {.data = sequence->block_ids,
-                                   .dtype = sequence->block_id_dtype,
-                                   .stride = sequence->block_id_stride};
-    const int64_t room = cache->block_size - sequence->offset;
-    block->block_id = pkv_vector_at(&ids, sequence->next_block);
-    block->offset = sequence->offset;
-    block->position = sequence->position;
+    const struct pkv_vector ids = {
+        .data = walk->block_ids, .dtype = walk->block_id_dtype, .stride = walk->block_id_stride};
+    const int64_t room = cache->block_size - walk->offset;
+    block->block_id = pkv_vector_at(&ids, walk->next_block);
+    block->offset = walk->offset;
+    block->position = walk->position;
     block->num_tokens = left < room ? left : room;
     block->key =
         (char *)cache->key.data + pkv_cache_part_row(&cache->key, block->block_id, block->offset);
@@ -84,8 +81,8 @@ int pkv_sequence_next(struct pkv_sequence *sequence, struct pkv_sequence_block *
                        ? NULL
                        : (char *)cache->value.data +
                              pkv_cache_part_row(&cache->value, block->block_id, block->offset);
-    sequence->position += block->num_tokens;
-    sequence->next_block++;
-    sequence->offset = 0;
+    walk->position += block->num_tokens;
+    walk->next_block++;
+    walk->offset = 0;
     return 1;
 }
