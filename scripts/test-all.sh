@@ -30,8 +30,8 @@ stage_clang() { needs clang || return 77; preset clang; }
 # The preset also asks for more fuzz mutations.
 stage_asan() { preset asan; }
 
-# The suites that use threads. OpenMP's own library is not instrumented, so its joins look like races.
-stage_tsan() { preset tsan -R '^unit|^stress|engine_step' -E openmp; }
+# The suites that use threads.
+stage_tsan() { preset tsan -R '^unit|^stress|engine_step'; }
 
 stage_aarch64() { needs aarch64-linux-gnu-gcc qemu-aarch64 || return 77; preset aarch64; }
 
@@ -46,7 +46,6 @@ stage_nehalem() {
 # Each oracle is a Python program that runs the tool in PAGEDKV and compares: 0 ok, 1 failed, 77 skipped.
 stage_oracle() {
     local python='' modules candidate script passed=0 failed=0 skipped=0
-    [ -d tests/oracle ] || { reason='there is no tests/oracle'; return 77; }
     for modules in 'numpy, torch' numpy; do
         for candidate in python3 /usr/bin/python3; do
             "$candidate" -c "import $modules" 2>/dev/null && python=$candidate && break 2
