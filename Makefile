@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The front door. Each target is a line or two: CMake builds (CMakePresets.json), scripts/ does the rest.
+# The front door. Each target is a few lines: CMake builds (CMakePresets.json), scripts/ does the rest.
 
 PREFIX ?= /usr/local
 DESTDIR ?=

@@ -92,10 +92,13 @@ int main(void) {
     for (; num_done < NUM_REQUESTS && num_steps < 1000; num_steps++) {
         int num_rows = reserve(1);
         for (; num_rows == 0 && (num_rows = reserve(0)) == 0; num_preempted++) {
-            struct pkv_seq victim; /* handles were made in the order of the requests */
+            struct pkv_seq victim;
             check(pkv_preempt_choose(pool, PKV_PREEMPT_LATEST_ARRIVAL, &victim, &error));
             check(pkv_seq_truncate(pool, victim, 0, &error));
-            requests[victim.index].state = WAITING;
+            for (int i = 0; i < NUM_REQUESTS; i++) {
+                if (requests[i].seq.index == victim.index)
+                    requests[i].state = WAITING;
+            }
         }
         run_model(num_rows);
         check(pkv_batch_mark_computed(batch, &error));

@@ -23,8 +23,8 @@ enum pkv_audit_rule {
     PKV_AUDIT_FREE_QUEUE = 6, /* the queue holds each free and cached block once, plain free ones
                                       first, then by class and policy */
     PKV_AUDIT_INDEX = 7,      /* index and blocks are a bijection, and each entry can be found */
-    PKV_AUDIT_INDEX_COMPUTED =
-        8, /* an indexed block lies below the computed tokens of each holder */
+    /* An indexed block lies below the computed tokens of each holder */
+    PKV_AUDIT_INDEX_COMPUTED = 8,
     PKV_AUDIT_INDEX_CONTENTS = 9, /* keys are those of the stored tokens, through the chain */
     PKV_AUDIT_DOMAINS = 10        /* domains are counted right */
 };

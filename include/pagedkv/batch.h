@@ -123,7 +123,8 @@ struct pkv_batch_tensors {
 
 /* The tensors of one group.
  *
- * tensors  out, as much as its struct_size has room for; so says the struct_size of indices, too
+ * tensors  out, as much as its struct_size has room for; tensors->indices is filled as far as it
+ *          fits, and its own struct_size tells how far
  * errors   NULL_ARGUMENT, INVALID_ARGUMENT (group), STRUCT_SIZE, BAD_STATE (not committed) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_tensors_get(const struct pkv_batch *batch,
                                                            int32_t group,

@@ -20,7 +20,7 @@ enum pkv_cpu_level {
     PKV_CPU_LEVEL_AVX512 = 3,      /* AVX-512 F, BW, CD, DQ, VL */
     PKV_CPU_LEVEL_AVX512_BF16 = 4, /* AVX-512 BF16 and VNNI */
     PKV_CPU_LEVEL_NEON = 10,       /* the AArch64 baseline */
-    PKV_CPU_LEVEL_NEON_BF16 = 11   /* DOTPROD and BF16 */
+    PKV_CPU_LEVEL_NEON_BF16 = 11   /* DOTPROD and BF16; its kernels are those of NEON */
 };
 
 /* The machine as this process sees it. Sizes are in bytes, 0 when the system does not tell. */

@@ -74,8 +74,8 @@ struct pkv_pool_options {
     uint64_t hash_seed;  /* of the prefix keys; 0: random. A seed that others know allows them to
                            compute keys (doc/prefix-key.md), and to aim for collisions, which cost
                            hits but never give a wrong one */
-    int64_t max_domains; /* domains remembered (prefix.h), up to 2^30; 0: twice max_seqs. More than
-                            max_seqs; when all are taken the one unused for longest is forgotten,
+    int64_t max_domains; /* domains remembered (prefix.h), up to 2^30; 0: twice max_seqs, else above
+                            max_seqs. When all are taken the one unused for longest is forgotten,
                             and with it its cached prefixes */
     int64_t max_domain_bytes; /* of one domain as doc/prefix-key.md writes it, below 2^31; 0: 256 */
     pkv_pool_event_callback event; /* nullable */

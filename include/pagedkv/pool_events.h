@@ -23,9 +23,9 @@ struct pkv_key {
 
 enum pkv_pool_event_type {
     PKV_POOL_EVENT_STORED = 1, /* the block's contents can be found from now on */
-    PKV_POOL_EVENT_REMOVED =
-        2, /* they no longer can: written over by their only holder, replaced by
-                                   a newer block of the same key, or grown */
+    /* They no longer can: written over by their only holder, replaced by a newer block of the same
+     * key, or grown */
+    PKV_POOL_EVENT_REMOVED = 2,
     PKV_POOL_EVENT_EVICTED = 3, /* they no longer can: the block is handed out for new ones */
     PKV_POOL_EVENT_CLEARED = 4  /* nothing stored so far can; block_id is -1 */
 };

@@ -81,7 +81,7 @@ struct pkv_error {
     int64_t index;        /* the element of the argument (flat, C order), or PKV_ERROR_NONE */
     int64_t value;        /* what was found, or PKV_ERROR_NONE */
     int64_t bound;        /* what it was held against, or PKV_ERROR_NONE */
-    const char *rule;     /* what must hold, as a phrase: "must be below the number of slots" */
+    const char *rule;     /* what must hold, or is wrong, as a phrase: "must be at least" */
 };
 
 /* The name of a status, without its prefix: "SLOT_OUT_OF_RANGE". Never NULL; "UNKNOWN" for a number

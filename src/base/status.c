@@ -195,8 +195,8 @@ enum pkv_status pkv_struct_read(void *to, size_t size, const void *from, const c
         return pkv_error_set(
             error, PKV_STATUS_STRUCT_SIZE, function, argument, PKV_ERROR_NONE, (int64_t)from_size,
             (int64_t)size,
-            "has a struct_size that is no struct, or uses fields that this version "
-            "does not know; its size here");
+            "must have a struct_size from 8 to 4096 and zeroes in fields that this "
+            "version does not know; its size here");
     const size_t known = from_size < size ? from_size : size;
     memcpy(to, from, known);
     memset((char *)to + known, 0, size - known);
@@ -212,7 +212,7 @@ enum pkv_status pkv_struct_write(void *to, const void *from, size_t size, const 
     if (room < sizeof(to_size))
         return pkv_error_set(error, PKV_STATUS_STRUCT_SIZE, function, argument, PKV_ERROR_NONE,
                              (int64_t)to_size, (int64_t)size,
-                             "has a struct_size that is no struct; its size here");
+                             "must have a struct_size of at least 8; its size here");
     memcpy(to, from, room < size ? room : size);
     memcpy(to, &to_size, sizeof(to_size));
     return PKV_STATUS_OK;

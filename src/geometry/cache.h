@@ -41,7 +41,7 @@ struct pkv_strided pkv_cache_part_row_bytes(const struct pkv_cache_part *part, i
 /* Same formula, whatever the data. */
 static inline bool pkv_cache_part_is_like(const struct pkv_cache_part *a,
                                           const struct pkv_cache_part *b) {
-    /* Without a branch for each: they are alike as good as always. */
+    /* Without a branch for each: they are almost always alike. */
     return ((a->dtype ^ b->dtype) | (a->layout ^ b->layout) | (a->num_heads ^ b->num_heads) |
             (a->head_size ^ b->head_size) | (a->block_stride_bytes ^ b->block_stride_bytes) |
             (a->token_stride_bytes ^ b->token_stride_bytes) |

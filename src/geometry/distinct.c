@@ -7,7 +7,7 @@
  */
 #include "geometry/distinct.h"
 
-/* 65,536 random numbers take four at the most likely. */
+/* 65,536 random numbers most likely take at most four. */
 enum { MAX_ROUNDS = 5 };
 
 /* At least two cells for each entry. */

@@ -24,8 +24,7 @@ int64_t pkv_distinct_bytes(int64_t max_numbers);
 void pkv_distinct_init(struct pkv_distinct *distinct, void *memory, int64_t max_numbers);
 
 /* True: no number of the vector but negative ones stands twice. False: one does, or the vector is longer than
- * max_numbers, or its numbers were made to meet the hash, which is fixed; at most MAX_ROUNDS times as much work as
- * usual has shown that. */
+ * max_numbers, or its numbers collide under a hash that is fixed. The work is bounded: a few passes. */
 bool pkv_distinct_prove(const struct pkv_distinct *distinct, const struct pkv_vector *vector);
 
 #endif

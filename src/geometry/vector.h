@@ -34,7 +34,7 @@ static inline struct pkv_vector pkv_vector_along(const struct pkv_tensor *tensor
                                .count = tensor->shape[axis]};
 }
 
-/* The same vector, from entry `offset` of another axis with that stride. */
+/* The same vector, `elements` elements further on in memory. */
 struct pkv_vector pkv_vector_offset(const struct pkv_vector *vector, int64_t elements);
 
 /* The smallest i in [first, end) with an entry below 0 or at least bound, or end. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The run mode sim: the scalar definition of the operators, one tile of tokens at a time, one element at a
- * time, every address checked. It shares the address formula with the native mode and nothing else.
+ * time, every address checked. With the native mode it shares the address formula and, for means,
+ * the C definition.
  */
 #ifndef PKV_OPS_SIM_H
 #define PKV_OPS_SIM_H
