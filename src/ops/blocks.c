@@ -123,7 +123,10 @@ static enum pkv_status run(struct job *job, const struct pkv_context *context, c
 
 static enum pkv_status check_pairs(const struct job *job, const char *function,
                                    struct pkv_error *error) {
-    for (int64_t i = 0; i < job->num_pairs; i++) {
+    /* Of more pairs than blocks so many of them have a bad destination, or one twice; the tensor may be endless. */
+    const int64_t most = job->dst.num_blocks + 1;
+    const int64_t num_pairs = job->num_pairs < most ? job->num_pairs : most;
+    for (int64_t i = 0; i < num_pairs; i++) {
         int64_t block[2];
         pair_at(job, i, &block[0], &block[1]);
         for (int64_t j = 0; j < 2; j++) {
@@ -134,7 +137,9 @@ static enum pkv_status check_pairs(const struct job *job, const char *function,
                                      "must lie between 0 and the number of blocks");
         }
     }
-    const int64_t twice = pkv_vector_find_repeat(&job->destinations);
+    struct pkv_vector destinations = job->destinations;
+    destinations.count = num_pairs;
+    const int64_t twice = pkv_vector_find_repeat(&destinations);
     if (twice >= 0)
         return pkv_error_set(error, PKV_STATUS_OVERLAP, function, "block_mapping", 2 * twice + 1,
                              pkv_vector_at(&job->destinations, twice), PKV_ERROR_NONE,

@@ -17,6 +17,7 @@ struct job {
     int64_t num_states;
     struct pkv_tensor out, lse; /* resolved; lse: data NULL where absent */
     bool has_lse;
+    bool has_two; /* by names of their own */
     double to_natural;
     const char *function;
     struct pkv_error *error;
@@ -70,8 +71,8 @@ static enum pkv_status check_apart(const struct job *job, const struct pkv_tenso
     const struct pkv_strided b = pkv_strided_from_tensor(other);
     if ((may_be_same && is_same(output, other)) || !pkv_strided_may_overlap(&a, &b))
         return PKV_STATUS_OK;
-    return pkv_error_set(job->error, PKV_STATUS_OVERLAP, job->function, name, index, PKV_ERROR_NONE,
-                         PKV_ERROR_NONE,
+    return pkv_error_set(job->error, PKV_STATUS_OVERLAP, job->function, name, PKV_ERROR_NONE,
+                         PKV_ERROR_NONE, index,
                          "must not share bytes with an input, unless it is that input; the state");
 }
 
@@ -86,11 +87,16 @@ static enum pkv_status check_output(const struct job *job, const struct pkv_tens
 }
 
 static enum pkv_status check_states(const struct job *job) {
+    static const char *const two_outs[] = {"out_a", "out_b"}, *const two_lses[] = {"lse_a",
+                                                                                   "lse_b"};
     for (int64_t i = 0; i < job->num_states; i++) {
         struct pkv_tensor state, lse;
-        enum pkv_status status = read_state(job, &state, &job->outs[i], "outs", i, 3);
+        const char *const out_name = job->has_two ? two_outs[i] : "outs";
+        const char *const lse_name = job->has_two ? two_lses[i] : "lses";
+        const int64_t index = job->has_two ? PKV_ERROR_NONE : i;
+        enum pkv_status status = read_state(job, &state, &job->outs[i], out_name, index, 3);
         if (status == PKV_STATUS_OK)
-            status = read_state(job, &lse, &job->lses[i], "lses", i, 2);
+            status = read_state(job, &lse, &job->lses[i], lse_name, index, 2);
         if (status == PKV_STATUS_OK)
             status = check_apart(job, &job->out, "out", &state, i, true);
         if (status == PKV_STATUS_OK)
@@ -252,7 +258,11 @@ enum pkv_status pkv_merge_state(struct pkv_context *context, const struct pkv_te
                                                   &facts),
                                   &facts, error);
     const struct pkv_tensor outs[2] = {*out_a, *out_b}, lses[2] = {*lse_a, *lse_b};
-    struct job job = {
-        .outs = outs, .lses = lses, .num_states = 2, .function = __func__, .error = &facts};
+    struct job job = {.outs = outs,
+                      .lses = lses,
+                      .num_states = 2,
+                      .has_two = true,
+                      .function = __func__,
+                      .error = &facts};
     return pkv_context_finish(context, merge_states(&job, out, lse, options), &facts, error);
 }

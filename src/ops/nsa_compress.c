@@ -194,7 +194,8 @@ static enum pkv_status check_sequence(const struct job *job, int64_t b, struct p
                              length, 0, "must be at least");
     if (length > 0 && (length - 1) / job->page_block_size >= width)
         return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, job->function, "act_seq_len",
-                             b, length, width, "needs more entries than a row of block_table has");
+                             b, length, width * job->page_block_size,
+                             "must not be more than the tokens of a block_table row");
     if (!completes_window(job, b))
         return PKV_STATUS_OK;
     if (slot >= job->num_rows)

@@ -30,10 +30,19 @@ enum pkv_status pkv_check_cache_and_step(const struct pkv_cache *pattern,
         return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, "step", none, none, none,
                              "must be set with the indices that this operator reads");
     if (step->num_blocks != cache->num_blocks || step->block_size != cache->block_size)
-        return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, "step", none, step->num_blocks,
-                             cache->num_blocks,
-                             "was set for another geometry; the cache's number of blocks");
+        return pkv_refuse_geometry(step, cache->num_blocks, cache->block_size, function, error);
     return PKV_STATUS_OK;
+}
+
+enum pkv_status pkv_refuse_geometry(const struct pkv_step *step, int64_t num_blocks,
+                                    int64_t block_size, const char *function,
+                                    struct pkv_error *error) {
+    const bool is_size = step->num_blocks == num_blocks;
+    return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, "step", PKV_ERROR_NONE,
+                         is_size ? step->block_size : step->num_blocks,
+                         is_size ? block_size : num_blocks,
+                         is_size ? "was set for another block_size; the cache's"
+                                 : "was set for another number of blocks; the cache's");
 }
 
 enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *function,

@@ -15,6 +15,11 @@ enum pkv_status pkv_check_cache_and_step(const struct pkv_cache *pattern,
                                          bool step_has_indices, const char *function,
                                          struct pkv_error *error);
 
+/* The refusal of a step that was set for another number of blocks, or for blocks of another size. */
+enum pkv_status pkv_refuse_geometry(const struct pkv_step *step, int64_t num_blocks,
+                                    int64_t block_size, const char *function,
+                                    struct pkv_error *error);
+
 /* 0 <= part < num_parts. */
 enum pkv_status pkv_check_part(int64_t part, int64_t num_parts, const char *function,
                                struct pkv_error *error);

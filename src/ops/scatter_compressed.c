@@ -311,8 +311,7 @@ static enum pkv_status check_layouts(const struct pkv_compressed_job *job,
                                  PKV_ERROR_NONE, layouts[i], PKV_LAYOUT_NHD,
                                  "must be NHD in a compressed mode");
     }
-    return pkv_step_check_duplicates(options->duplicates, "options->duplicates", job->function,
-                                     error);
+    return PKV_STATUS_OK;
 }
 
 enum pkv_status pkv_scatter_compressed(struct pkv_context *context, const struct pkv_cache *cache,

@@ -108,6 +108,11 @@ enum pkv_status pkv_compressed_index_read(struct pkv_compressed_index *index, in
     return PKV_STATUS_OK;
 }
 
+/* No window: all tokens as they are, and the other one of the two numbers may be any. */
+static bool is_whole(int64_t w, int64_t o, int64_t length) {
+    return w == 0 || o == -1 || o == length;
+}
+
 /* The numbers of a task: w tokens are kept (Alibi), or make the window that begins at token o. */
 static enum pkv_status check_task(const struct pkv_compressed_index *index, int64_t seq,
                                   int64_t head, const char *function, struct pkv_error *error) {
@@ -117,12 +122,15 @@ static enum pkv_status check_task(const struct pkv_compressed_index *index, int6
     if (w < 0)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "compress_lens", task, w,
                              0, "must be at least");
+    const bool has_offset = index->offsets.data != NULL;
+    const int64_t o = has_offset ? pkv_task_at(&index->offsets, seq, head) : 0;
+    if (has_offset && is_whole(w, o, length))
+        return PKV_STATUS_OK;
     if (w > length)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "compress_lens", task, w,
                              length, "must not exceed the length of its sequence");
-    if (index->offsets.data == NULL)
+    if (!has_offset)
         return PKV_STATUS_OK;
-    const int64_t o = pkv_task_at(&index->offsets, seq, head);
     if (o < -1)
         return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "compress_seq_offset",
                              task, o, -1, "must be at least");
@@ -164,7 +172,7 @@ struct pkv_region pkv_compressed_region(const struct pkv_compressed_index *index
         return region;
     }
     const int64_t o = pkv_task_at(&index->offsets, seq, head);
-    if (o == -1 || w == 0) {
+    if (is_whole(w, o, length)) {
         region.copies[0] = (struct pkv_token_run){0, 0, length};
         region.num_rows = length;
         return region;

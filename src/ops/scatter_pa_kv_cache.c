@@ -55,7 +55,12 @@ static enum pkv_status check_options(const struct pkv_scatter_pa_kv_cache_option
             return pkv_error_set(error, PKV_STATUS_NULL_ARGUMENT, function, tensors[i].name, none,
                                  none, none, "has a meaning in the compressed modes only");
     }
-    return pkv_scatter_check_store_policy(options->store_policy, function, error);
+    const enum pkv_status status =
+        pkv_scatter_check_store_policy(options->store_policy, function, error);
+    return status == PKV_STATUS_OK
+               ? pkv_step_check_duplicates(options->duplicates, "options->duplicates", function,
+                                           error)
+               : status;
 }
 
 /* The three-dimensional view of an Nct source: row t starts at element stride * t + offset. */
@@ -81,12 +86,12 @@ static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor
     const int64_t step = stride == 0 ? t.shape[1] : stride;
     const int64_t available = pkv_tensor_num_elements(&t);
     int64_t end = 0;
-    const bool fits = num_tokens == 0 || (pkv_checked_mul(num_tokens - 1, step, &end) &&
-                                          pkv_checked_add(end, offset, &end) &&
-                                          pkv_checked_add(end, row, &end) && end <= available);
-    if (!fits)
+    const bool is_number =
+        num_tokens == 0 || (pkv_checked_mul(num_tokens - 1, step, &end) &&
+                            pkv_checked_add(end, offset, &end) && pkv_checked_add(end, row, &end));
+    if (!is_number || end > available)
         return pkv_error_set(where->error, PKV_STATUS_SHAPE, where->function, where->argument,
-                             PKV_ERROR_NONE, available, end,
+                             PKV_ERROR_NONE, available, is_number ? end : PKV_ERROR_NONE,
                              "has too few elements for its rows at this stride and offset");
     const int64_t shape[3] = {num_tokens, part->num_heads, part->head_size};
     char *first = t.data;
@@ -130,11 +135,10 @@ static enum pkv_status add_side(struct pkv_scatter_job *job, const struct pkv_ca
                                 struct pkv_error *error) {
     if (options->scatter_mode == PKV_SCATTER_MODE_NONE)
         return pkv_scatter_job_add(job, part, source, name, error);
-    struct pkv_tensor view;
     const enum pkv_status status =
-        view_nct(&view, source, part, job->step->slots.count, stride, offset,
+        view_nct(pkv_scatter_job_source(job), source, part, job->step->slots.count, stride, offset,
                  &(struct pkv_where){job->function, name, error});
-    return status == PKV_STATUS_OK ? pkv_scatter_job_add(job, part, &view, name, error) : status;
+    return status == PKV_STATUS_OK ? pkv_scatter_job_add_source(job, part, name, error) : status;
 }
 
 static enum pkv_status scatter(struct pkv_context *context, const struct pkv_tensor *key,

@@ -66,13 +66,14 @@ static enum pkv_status check_step(const struct pkv_scatter_rows_plan *plan,
         return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, "step", PKV_ERROR_NONE,
                              PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "must be set with the indices that this operator reads");
-    const bool fits = plan->has_blocks ? step->num_blocks == plan->num_blocks &&
-                                             step->block_size == plan->block_size
-                                       : step->num_blocks * step->block_size == plan->block_size;
-    if (!fits)
+    const int64_t num_slots = step->num_blocks * step->block_size;
+    if (!plan->has_blocks && num_slots != plan->block_size)
         return pkv_error_set(error, PKV_STATUS_BAD_STATE, function, "step", PKV_ERROR_NONE,
-                             step->num_blocks, plan->num_blocks,
-                             "was set for another geometry; the number of blocks of the caches");
+                             num_slots, plan->block_size,
+                             "was set for another number of slots; the caches'");
+    if (plan->has_blocks &&
+        (step->num_blocks != plan->num_blocks || step->block_size != plan->block_size))
+        return pkv_refuse_geometry(step, plan->num_blocks, plan->block_size, function, error);
     return PKV_STATUS_OK;
 }
 
@@ -165,6 +166,9 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
                                error);
     enum pkv_status status =
         pkv_struct_read(&chosen, sizeof(chosen), options, function, "options", error);
+    if (status == PKV_STATUS_OK)
+        status =
+            pkv_step_check_duplicates(chosen.duplicates, "options->duplicates", function, error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_rows_plan_init(&plan, caches, num_pairs, chosen.store_policy, function,
                                             error);

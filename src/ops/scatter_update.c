@@ -147,7 +147,8 @@ static enum pkv_status scatter(struct pkv_context *context, const struct pkv_ten
     if (status != PKV_STATUS_OK)
         return status;
     pkv_scatter_job_init(&job, context, &step, context->run_mode, options->store_policy, function);
-    status = pkv_scatter_job_add(&job, &part, &rows, "src", error);
+    *pkv_scatter_job_source(&job) = rows;
+    status = pkv_scatter_job_add_source(&job, &part, "src", error);
     if (status == PKV_STATUS_OK)
         status = pkv_scatter_job_finish(&job, "index", error);
     if (status == PKV_STATUS_OK)

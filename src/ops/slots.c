@@ -36,6 +36,14 @@ static enum pkv_status refuse(const struct mapping *map, enum pkv_status status,
     return pkv_error_set(map->error, status, map->function, argument, index, value, bound, rule);
 }
 
+/* Without num_blocks only negative ones are refused. */
+static enum pkv_status refuse_block(const struct mapping *map, const char *argument, int64_t index,
+                                    int64_t block) {
+    return refuse(map, PKV_STATUS_BLOCK_OUT_OF_RANGE, argument, index, block, map->num_blocks,
+                  map->num_blocks == 0 ? "must be at least"
+                                       : "must lie between 0 and the number of blocks");
+}
+
 static enum pkv_status read_vector(struct pkv_vector *to, const struct pkv_tensor *tensor,
                                    const char *name, int64_t count, struct mapping *map) {
     struct pkv_tensor t;
@@ -98,16 +106,13 @@ static enum pkv_status find_in_table(const struct mapping *map, int64_t t, int64
     }
     if (logical >= map->table_row.count)
         return refuse(map, PKV_STATUS_POSITION_OUT_OF_RANGE, "positions", t,
-                      pkv_vector_at(&map->positions, t), map->table_row.count,
-                      "needs an entry of its block table row beyond the width");
+                      pkv_vector_at(&map->positions, t), map->table_row.count * map->block_size,
+                      "must be below the tokens of a block table row");
     const struct pkv_vector entries =
         pkv_vector_offset(&map->table_row, row * map->table_row_stride);
     *block = pkv_vector_at(&entries, logical);
     if (*block < 0 || (map->num_blocks != 0 && *block >= map->num_blocks))
-        return refuse(map, PKV_STATUS_BLOCK_OUT_OF_RANGE, "block_table",
-                      row * map->table_row.count + logical, *block,
-                      map->num_blocks != 0 ? map->num_blocks : INT64_MAX,
-                      "must lie between 0 and the number of blocks");
+        return refuse_block(map, "block_table", row * map->table_row.count + logical, *block);
     return PKV_STATUS_OK;
 }
 
@@ -129,9 +134,7 @@ static enum pkv_status find_in_pages(const struct mapping *map, int64_t t, int64
                       "sequence");
     *block = pkv_vector_at(&map->kv_indices, first + logical);
     if (*block < 0 || (map->num_blocks != 0 && *block >= map->num_blocks))
-        return refuse(map, PKV_STATUS_BLOCK_OUT_OF_RANGE, "kv_indices", first + logical, *block,
-                      map->num_blocks != 0 ? map->num_blocks : INT64_MAX,
-                      "must lie between 0 and the number of blocks");
+        return refuse_block(map, "kv_indices", first + logical, *block);
     return PKV_STATUS_OK;
 }
 
@@ -196,7 +199,8 @@ enum pkv_status pkv_slot_mapping_from_block_table(const struct pkv_tensor *block
     map.table_row_stride = table.strides[0];
     map.num_seqs = table.shape[0];
     map.row_is_token = map.num_seqs == map.positions.count;
-    if (pkv_tensor_is_absent(seq_ids) && map.num_seqs != 1 && !map.row_is_token)
+    if (pkv_tensor_is_absent(seq_ids) && map.num_seqs != 1 && !map.row_is_token &&
+        map.positions.count > 0)
         return refuse(&map, PKV_STATUS_NULL_ARGUMENT, "seq_ids", PKV_ERROR_NONE, PKV_ERROR_NONE,
                       map.num_seqs, "must say which sequence each token belongs to, one of");
     const struct pkv_strided entries = pkv_strided_from_tensor(&table);

@@ -234,8 +234,11 @@ static enum pkv_status check_sequence(const struct pkv_step *step, int64_t b, in
         if (offset >= room)
             return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_offsets",
                                  b, offset, room, "must be below the tokens of a block table row");
+        /* Of a running total the bound is one, too. */
+        const int64_t before = step->seq_lens_cumulative ? pkv_vector_at(&step->seq_lens, b) : 0;
         return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, function, "seq_lens",
-                             b + step->seq_lens_cumulative, length, room - offset,
+                             b + step->seq_lens_cumulative, before + length,
+                             before + (room - offset),
                              "must not reach beyond its block table row, which has room for");
     }
     const struct pkv_vector row = pkv_step_table_row(step, b);
@@ -271,8 +274,9 @@ static enum pkv_status check_lengths(struct pkv_step *step, const char *function
             return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "seq_lens", at,
                                  length, 0, "must be at least");
         if (length > INT64_MAX - offset || length > INT64_MAX - step->num_gather_tokens)
-            return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "seq_lens", at, length,
-                                 PKV_ERROR_NONE, "must keep all positions and the sum in 64 bits");
+            return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "seq_lens", at,
+                                 pkv_vector_at(&step->seq_lens, at), PKV_ERROR_NONE,
+                                 "must keep all positions and the sum in 64 bits");
         const enum pkv_status status = check_sequence(step, b, offset, length, function, error);
         if (status != PKV_STATUS_OK)
             return status;
@@ -301,10 +305,12 @@ static enum pkv_status set_gather(struct pkv_step *step, const struct pkv_step_i
         return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "block_table", PKV_ERROR_NONE,
                              step->num_seqs, step->max_seqs,
                              "has more sequences than the step was created for");
-    const int64_t wanted = step->num_seqs + step->seq_lens_cumulative;
-    if (lengths.shape[0] != wanted)
+    /* A table without columns may have any number of rows; more than there are entries of seq_lens are none. */
+    const int64_t lengths_for = lengths.shape[0] - step->seq_lens_cumulative;
+    if (lengths_for != step->num_seqs)
         return pkv_error_set_axis(
-            error, PKV_STATUS_SHAPE, function, "seq_lens", 0, lengths.shape[0], wanted,
+            error, PKV_STATUS_SHAPE, function, "seq_lens", 0, lengths.shape[0],
+            step->num_seqs + (step->seq_lens_cumulative && step->num_seqs < INT64_MAX),
             step->seq_lens_cumulative ? "must be one more than the sequences of block_table"
                                       : "must be the number of sequences of block_table");
     if (has_offsets && offsets.shape[0] != step->num_seqs)
@@ -359,7 +365,7 @@ static enum pkv_status check_shared(struct pkv_step *step, int64_t num_shared, c
         const struct pkv_vector row = pkv_step_table_row(step, b);
         if (num_shared > pkv_step_seq_len(step, b))
             return pkv_error_set(error, PKV_STATUS_INVALID_ARGUMENT, function, "num_shared_tokens",
-                                 b, num_shared, pkv_step_seq_len(step, b),
+                                 PKV_ERROR_NONE, num_shared, pkv_step_seq_len(step, b),
                                  "must not be more than the tokens of any sequence");
         for (int64_t i = 0; i < num_entries; i++) {
             if (pkv_vector_at(&row, i) != pkv_vector_at(&first, i))

@@ -4,9 +4,17 @@
  */
 #include <pagedkv/walk.h>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "geometry/cache.h"
 #include "ops/walk.h"
+
+/* From first_token on; more than 64 bits can count are as many as they can. */
+static int64_t tokens_behind(int64_t first_token, int64_t width, const struct pkv_cache *cache) {
+    int64_t room;
+    return pkv_checked_mul(width, cache->block_size, &room) ? room - first_token
+                                                            : INT64_MAX - first_token;
+}
 
 enum pkv_status pkv_walk_init(struct pkv_walk *walk, const struct pkv_cache *cache,
                               const struct pkv_tensor *block_table, int64_t first_token,
@@ -33,10 +41,14 @@ enum pkv_status pkv_walk_init(struct pkv_walk *walk, const struct pkv_cache *cac
         const int64_t last = num_tokens > INT64_MAX - first_token
                                  ? width
                                  : (first_token + num_tokens - 1) / cache->block_size;
+        if (first_token / cache->block_size >= width)
+            return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, __func__, "first_token",
+                                 none, first_token, width * cache->block_size,
+                                 "must be below the tokens of the block table");
         if (last >= width)
             return pkv_error_set(error, PKV_STATUS_POSITION_OUT_OF_RANGE, __func__, "num_tokens",
-                                 none, num_tokens, width,
-                                 "needs an entry of the block table beyond its width");
+                                 none, num_tokens, tokens_behind(first_token, width, cache),
+                                 "must not be more than the block table has from first_token on");
         const int64_t bad = pkv_vector_find_outside(&row, first_token / cache->block_size, last + 1,
                                                     cache->num_blocks);
         if (bad <= last)

@@ -361,7 +361,7 @@ static void undo_fork(struct pkv_pool *pool, uint32_t seq) {
         }
     }
     pool->domains.entries[record->domain].num_seqs--;
-    pkv_seq_drop(pool, seq, true);
+    pkv_seq_drop(pool, seq);
 }
 
 void pkv_change_apply(struct pkv_pool *pool, const struct pkv_change *change) {

@@ -243,9 +243,9 @@ enum pkv_status pkv_seq_find(const struct pkv_pool *pool, struct pkv_seq seq, co
                              struct pkv_seq_record **record, struct pkv_blame blame);
 
 /* A handle's place for a new sequence, with its generation moved on; the caller knows that there is
- * one. pkv_seq_drop undoes it; also the end of a sequence, then with the generation kept. */
+ * one. pkv_seq_drop ends or undoes it, and keeps the generation: callers may still hold the handle. */
 uint32_t pkv_seq_take(struct pkv_pool *pool);
-void pkv_seq_drop(struct pkv_pool *pool, uint32_t seq, bool undo);
+void pkv_seq_drop(struct pkv_pool *pool, uint32_t seq);
 
 /* The chain of a sequence without tokens begins at its domain. */
 void pkv_seq_start_chain(struct pkv_pool *pool, uint32_t seq, int32_t group);

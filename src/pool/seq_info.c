@@ -70,9 +70,10 @@ static bool is_preferred(const struct pkv_seq_record *a, const struct pkv_seq_re
 enum pkv_status pkv_preempt_choose(struct pkv_pool *pool, int32_t policy, struct pkv_seq *seq,
                                    struct pkv_error *error) {
     const struct pkv_blame blame = {__func__, error};
+    if (seq)
+        *seq = (struct pkv_seq){0, 0};
     if (pool == NULL || seq == NULL)
         return pkv_refuse_missing(blame, pool == NULL ? "pool" : "seq");
-    *seq = (struct pkv_seq){0, 0};
     if (policy != PKV_PREEMPT_LATEST_ARRIVAL && policy != PKV_PREEMPT_LOWEST_PRIORITY)
         return pkv_refuse(blame, PKV_STATUS_INVALID_ARGUMENT, "policy", policy, PKV_ERROR_NONE,
                           "must be one of enum pkv_preemption");
@@ -80,7 +81,7 @@ enum pkv_status pkv_preempt_choose(struct pkv_pool *pool, int32_t policy, struct
     const struct pkv_seq_record *victim = NULL;
     for (uint32_t i = 0; i < (uint32_t)pool->max_seqs; i++) {
         const struct pkv_seq_record *record = &pool->seqs[i];
-        if (!record->is_live || record->num_tokens == 0 ||
+        if (!record->is_live || count_blocks(pool, i) == 0 ||
             (victim && !is_preferred(record, victim, policy)))
             continue;
         victim = record;

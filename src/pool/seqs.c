@@ -31,10 +31,8 @@ uint32_t pkv_seq_take(struct pkv_pool *pool) {
     return seq;
 }
 
-void pkv_seq_drop(struct pkv_pool *pool, uint32_t seq, bool undo) {
+void pkv_seq_drop(struct pkv_pool *pool, uint32_t seq) {
     struct pkv_seq_record *record = &pool->seqs[seq];
-    if (undo)
-        record->generation -= record->generation == 1 ? 2 : 1;
     record->is_live = false;
     record->next_free = pool->free_seq;
     pool->free_seq = seq;
@@ -163,7 +161,7 @@ static enum pkv_status end(struct pkv_pool *pool, struct pkv_seq seq, struct pkv
         return status;
     shorten(pool, seq.index, 0);
     pkv_domains_drop(pool, record->domain);
-    pkv_seq_drop(pool, seq.index, false);
+    pkv_seq_drop(pool, seq.index);
     return PKV_STATUS_OK;
 }
 

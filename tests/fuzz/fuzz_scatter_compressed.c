@@ -99,9 +99,9 @@ static struct input take_input(struct bytes *in) {
 /* The numbers of one task, without its place. */
 static int window_is_good(const struct comp_case *it, int64_t t) {
     const int64_t seq = it->seq_lens[t / it->num_heads], w = it->lens[t], o = it->offsets[t];
-    if (w < 0 || w > seq)
-        return 0;
-    return it->mode == PKV_SCATTER_MODE_ALIBI || (o >= -1 && o <= seq - w);
+    if (it->mode != PKV_SCATTER_MODE_ALIBI && w >= 0 && comp_is_whole(it, t))
+        return 1;
+    return w >= 0 && w <= seq && (it->mode == PKV_SCATTER_MODE_ALIBI || (o >= 0 && o <= seq - w));
 }
 
 /* Slots side by side with small gaps, some skipped, some anywhere. A window that is not good takes no room.
@@ -144,7 +144,7 @@ static int is_good(const struct input *input) {
             continue;
         if (!window_is_good(it, t) || it->slots[t] > num_slots - comp_length(it, t))
             return 0;
-        if (it->mode == PKV_SCATTER_MODE_ROPE && it->lens[t] > 0 && it->offsets[t] >= 0 &&
+        if (it->mode == PKV_SCATTER_MODE_ROPE && !comp_is_whole(it, t) &&
             (has_no_mean(input->sizes.key_dtype) || has_no_mean(input->sizes.value_dtype)))
             return 0;
     }

@@ -23,9 +23,9 @@ int64_t comp_num_rows(const struct comp_case *it) {
     return sum;
 }
 
-/* No window means that everything stays. */
-static int is_whole(const struct comp_case *it, int64_t task) {
-    return it->offsets[task] == -1 || it->lens[task] == 0;
+int comp_is_whole(const struct comp_case *it, int64_t task) {
+    return it->offsets[task] == -1 || it->lens[task] == 0 ||
+           it->offsets[task] == it->seq_lens[task / it->num_heads];
 }
 
 int64_t comp_length(const struct comp_case *it, int64_t task) {
@@ -34,7 +34,7 @@ int64_t comp_length(const struct comp_case *it, int64_t task) {
     if (it->mode == PKV_SCATTER_MODE_ALIBI) {
         return it->lens[task];
     }
-    if (is_whole(it, task)) {
+    if (comp_is_whole(it, task)) {
         return seq;
     }
     return seq - it->lens[task] + (it->mode == PKV_SCATTER_MODE_ROPE);
@@ -60,6 +60,15 @@ void comp_draw(struct comp_case *it, int64_t max_seq, struct test_rng *rng) {
                          : style == 3 ? 0
                          : style == 4 ? seq - it->lens[t]
                                       : test_rng_between(rng, -1, seq - it->lens[t]);
+        if (it->mode == PKV_SCATTER_MODE_ALIBI) {
+            continue;
+        }
+        if (style == 0 && test_rng_below(rng, 2)) { /* without a window one number may be any */
+            it->offsets[t] = test_rng_between(rng, -9, 2 * max_seq);
+        } else if (style == 2 || style == 5) {
+            it->offsets[t] = style == 2 ? -1 : seq;
+            it->lens[t] = test_rng_between(rng, 0, 2 * max_seq);
+        }
     }
 }
 
@@ -137,9 +146,10 @@ void comp_scatter(const struct comp_case *it, const struct model_part *part, voi
         int64_t o = it->offsets[t];
 
         for (int64_t i = 0; i < seq && it->slots[t] >= 0; i++) {
-            int keep = it->mode == PKV_SCATTER_MODE_ALIBI ? i >= seq - w
-                                                          : is_whole(it, t) || i < o || i >= o + w;
-            int mean = it->mode == PKV_SCATTER_MODE_ROPE && !is_whole(it, t) && i == o;
+            int keep = it->mode == PKV_SCATTER_MODE_ALIBI
+                           ? i >= seq - w
+                           : comp_is_whole(it, t) || i < o || i >= o + w;
+            int mean = it->mode == PKV_SCATTER_MODE_ROPE && !comp_is_whole(it, t) && i == o;
 
             for (int64_t d = 0; d < part->ref.head_size && (keep || mean); d++) {
                 if (mean) {

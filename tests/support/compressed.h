@@ -24,6 +24,9 @@ struct comp_case {
 /* Rows of the source: of all sequences, and of padding. */
 int64_t comp_num_rows(const struct comp_case *it);
 
+/* No window means that everything stays. */
+int comp_is_whole(const struct comp_case *it, int64_t task);
+
 /* Rows that a task writes, whatever its slot. */
 int64_t comp_length(const struct comp_case *it, int64_t task);
 

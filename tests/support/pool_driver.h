@@ -464,6 +464,16 @@ static inline void driver_invalidate(struct pool_driver *driver) {
         model_invalidate(&driver->model);
 }
 
+static inline bool driver_holds_block(const struct pool_model *model, const struct model_seq *seq) {
+    for (int32_t g = 0; g < model->num_groups; g++) {
+        for (int32_t i = 0; i < seq->parts[g].num_blocks; i++) {
+            if (seq->parts[g].table[i] >= 0)
+                return true;
+        }
+    }
+    return false;
+}
+
 /* Handles of what is gone, and the choice of a victim. */
 static inline void driver_misuse(struct pool_driver *driver) {
     struct pkv_block_copy copies[MODEL_MAX_GROUPS];
@@ -472,7 +482,7 @@ static inline void driver_misuse(struct pool_driver *driver) {
     int32_t best = -1;
     const struct model_seq *seqs = driver->model.seqs;
     for (int32_t i = 0; i < driver->model.max_seqs; i++) {
-        if (!seqs[i].is_live || seqs[i].num_tokens == 0)
+        if (!seqs[i].is_live || !driver_holds_block(&driver->model, &seqs[i]))
             continue;
         if (best < 0 ||
             (policy == PKV_PREEMPT_LOWEST_PRIORITY && seqs[i].priority < seqs[best].priority) ||

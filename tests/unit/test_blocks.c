@@ -139,6 +139,28 @@ static void bad_pairs_are_refused(void **state) {
     model_cache_free(&model);
 }
 
+/* 2^57 times the same pair: the first ones decide. */
+static void endless_pairs_are_refused(void **state) {
+    struct test_rng rng = test_rng_make(seed + 3);
+    struct model_sizes sizes = plain_sizes();
+    struct model_cache model = model_cache_make(&sizes, &rng);
+    struct pkv_cache cache;
+    int64_t pair[2] = {0, 1};
+    struct pkv_tensor mapping =
+        pkv_tensor_make(pair, PKV_DTYPE_I64, 2, (int64_t[]){INT64_C(1) << 57, 2});
+
+    (void)state;
+    mapping.strides[1] = 1;
+    CHECK_OK(init_cache(&cache, &model, &error), &error);
+    CHECK_REFUSED(pkv_copy_blocks(contexts.all[0], &cache, &mapping, &error), &error,
+                  PKV_STATUS_OVERLAP);
+    pair[1] = 9;
+    CHECK_REFUSED(pkv_copy_blocks(contexts.all[0], &cache, &mapping, &error), &error,
+                  PKV_STATUS_BLOCK_OUT_OF_RANGE);
+    assert_true(model_cache_is_as_expected(&model));
+    model_cache_free(&model);
+}
+
 static void copy_refuses_bad_tensors(void **state) {
     uint16_t storage[8] = {0};
     int32_t pairs[] = {2, 0, 2, 1};
@@ -340,6 +362,7 @@ int main(void) {
         cmocka_unit_test(large_copies_go_to_the_threads),
         cmocka_unit_test(fan_out_is_allowed),
         cmocka_unit_test(bad_pairs_are_refused),
+        cmocka_unit_test(endless_pairs_are_refused),
         cmocka_unit_test(copy_refuses_bad_tensors),
         cmocka_unit_test(every_layout_into_every_other),
         cmocka_unit_test(large_conversions_go_to_the_threads),

@@ -405,6 +405,7 @@ static void bad_indices_are_refused(void **state) {
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE);
     assert_string_equal(error.argument, "seq_lens");
     assert_int_equal(error.value, it.draw.lengths[0]);
+    assert_int_equal(error.bound, it.draw.lengths[0] - 1);
     it.draw.offsets[0] = INT64_MAX - 2;
     REFUSE(it, PKV_STATUS_POSITION_OUT_OF_RANGE);
     assert_int_equal(error.index, 0);
@@ -436,6 +437,28 @@ static void bad_totals_are_refused(void **state) {
         free_tensors(&tensors);
     }
     setting_free(&it);
+}
+
+/* A table without columns may have any number of rows. */
+static void more_sequences_than_lengths_are_refused(void **state) {
+    struct pkv_tensor cache =
+        pkv_tensor_make(&(int64_t){0}, PKV_DTYPE_I64, 4, (int64_t[]){1, 1, 1, 1});
+    int32_t zero[2] = {0, 0};
+    int64_t rows[2] = {INT64_MAX, 0};
+    struct pkv_tensor lengths = pkv_tensor_make(zero, PKV_DTYPE_I32, 1, (int64_t[]){1});
+
+    (void)state;
+    cache.dtype = PKV_DTYPE_U8;
+    for (int32_t plain = 0; plain < 2; plain++) {
+        const struct pkv_gather_pa_kv_cache_options options = {.seq_lens_are_plain = plain};
+        struct pkv_tensor table = pkv_tensor_make(NULL, PKV_DTYPE_I32, 2, rows);
+        struct pkv_tensor key = pkv_tensor_make(NULL, PKV_DTYPE_U8, 3, (int64_t[]){0, 1, 1});
+        CHECK_REFUSED(pkv_gather_pa_kv_cache(contexts.all[0], &cache, NULL, &table, &lengths, &key,
+                                             NULL, NULL, &options, &error),
+                      &error, PKV_STATUS_SHAPE);
+        assert_string_equal(error.argument, "seq_lens");
+        assert_int_equal(error.bound, INT64_MAX);
+    }
 }
 
 static void bad_tensors_are_refused(void **state) {
@@ -560,6 +583,7 @@ int main(void) {
         cmocka_unit_test(rows_may_be_flat),
         cmocka_unit_test(bad_indices_are_refused),
         cmocka_unit_test(bad_totals_are_refused),
+        cmocka_unit_test(more_sequences_than_lengths_are_refused),
         cmocka_unit_test(bad_tensors_are_refused),
         cmocka_unit_test(overlapping_outputs_are_refused),
         cmocka_unit_test(key_and_value_come_together),

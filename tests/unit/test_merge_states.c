@@ -409,7 +409,7 @@ static void expect_refused(struct setting *it, int32_t expected, const char *arg
         fail_msg("line %d: argument %s instead of %s", line, error.argument, argument);
     }
     assert_string_equal(error.function, "pkv_merge_states");
-    assert_int_equal(error.index, index);
+    assert_int_equal(expected == PKV_STATUS_OVERLAP ? error.bound : error.index, index);
     assert_memory_equal(&before, it, sizeof(before));
     setting_make(it);
 }
@@ -541,6 +541,18 @@ static void arguments_that_are_refused(void **state) {
                       &error, PKV_STATUS_NULL_ARGUMENT);
         assert_string_equal(error.argument, names[i]);
         assert_string_equal(error.function, "pkv_merge_state");
+    }
+    for (int i = 0; i < 4; i++) { /* each of the two states by its own name */
+        static const char *const names[] = {"out_a", "out_b", "lse_a", "lse_b"};
+        struct pkv_tensor *const states[] = {&it.outs[0], &it.outs[1], &it.lses[0], &it.lses[1]};
+
+        setting_make(&it);
+        states[i]->dtype = PKV_DTYPE_I32;
+        CHECK_REFUSED(pkv_merge_state(context, &it.outs[0], &it.lses[0], &it.outs[1], &it.lses[1],
+                                      &it.out, &it.lse, NULL, &error),
+                      &error, PKV_STATUS_DTYPE);
+        assert_string_equal(error.argument, names[i]);
+        assert_int_equal(error.index, PKV_ERROR_NONE);
     }
     for (size_t i = 0; i < sizeof(it.out_to) / sizeof(it.out_to[0]); i++) {
         assert_true(isnan(it.out_to[i]));

@@ -345,6 +345,17 @@ static void a_run_needs_its_indices(void **state) {
     CHECK_REFUSED(pkv_scatter_run(native, scatter, step, &cache, &rows, NULL, &error), &error,
                   PKV_STATUS_BAD_STATE);
     CHECK_OK(pkv_gather_run(native, gather, step, &cache, &rows, NULL, &error), &error);
+    for (int i = 0; i < 2; i++) { /* a step for other blocks; the number that differs is told */
+        struct pkv_cache other = cache;
+        int64_t *const number = i == 0 ? &other.num_blocks : &other.block_size;
+        const int64_t bound = *number;
+        *number = 100 + i;
+        CHECK_OK(pkv_step_set(native, step, &other, &both, &error), &error);
+        CHECK_REFUSED(pkv_scatter_run(native, scatter, step, &cache, &rows, NULL, &error), &error,
+                      PKV_STATUS_BAD_STATE);
+        assert_int_equal(error.value, 100 + i);
+        assert_int_equal(error.bound, bound);
+    }
     CHECK_OK(pkv_step_set(native, step, &cache, &both, &error), &error);
     CHECK_OK(pkv_gather_run(native, gather, step, &cache, &rows, NULL, &error), &error);
     CHECK_OK(pkv_scatter_run(native, scatter, step, &cache, &rows, NULL, &error), &error);

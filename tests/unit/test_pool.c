@@ -463,6 +463,29 @@ static void waste_is_counted(void **state) {
     finish(pool);
 }
 
+/* Its window has been given back whole: giving it up would free nothing. */
+static void victims_hold_blocks(void **state) {
+    const struct pkv_layer_group window = {.block_size = 4, .max_visible_tokens = 1};
+    struct pkv_pool *pool =
+        make(&(struct pkv_pool_options){.num_blocks = 9, .groups = &window, .num_groups = 1});
+    const int32_t tokens[] = {1, 2, 3, 4, 5};
+    struct pkv_seq victim = {9, 9};
+    (void)state;
+
+    const struct pkv_seq first = fill(pool, tokens, 5, 0);
+    (void)fill(pool, tokens, 4, 0);
+    CHECK_OK(pkv_preempt_choose(pool, PKV_PREEMPT_LATEST_ARRIVAL, &victim, &error), &error);
+    assert_int_equal(victim.index, first.index);
+    CHECK_OK(pkv_seq_free(pool, first, &error), &error);
+    CHECK_REFUSED(pkv_preempt_choose(pool, PKV_PREEMPT_LATEST_ARRIVAL, &victim, &error), &error,
+                  PKV_STATUS_CAPACITY);
+    victim = (struct pkv_seq){9, 9};
+    CHECK_REFUSED(pkv_preempt_choose(NULL, PKV_PREEMPT_LATEST_ARRIVAL, &victim, &error), &error,
+                  PKV_STATUS_NULL_ARGUMENT);
+    assert_int_equal(victim.generation, 0);
+    finish(pool);
+}
+
 static void victims_are_chosen_and_resumed(void **state) {
     struct pkv_pool *pool =
         make(&(struct pkv_pool_options){.num_blocks = 9, .block_size = 4, .num_priorities = 2});
@@ -549,6 +572,7 @@ int main(void) {
         cmocka_unit_test(windows_give_blocks_back),
         cmocka_unit_test(a_hit_needs_its_window_only),
         cmocka_unit_test(waste_is_counted),
+        cmocka_unit_test(victims_hold_blocks),
         cmocka_unit_test(victims_are_chosen_and_resumed),
         cmocka_unit_test(the_auditor_finds_damage),
     };

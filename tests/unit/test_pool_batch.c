@@ -406,6 +406,23 @@ static void a_fork_may_match(void **state) {
     close_fixture(&fixture);
 }
 
+/* Whoever kept the handle of a child that never came to be has the handle of nothing. */
+static void a_child_rolled_back_has_a_stale_handle(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct pkv_seq child;
+    open_fixture(&fixture, NUM_BLOCKS);
+    const struct pkv_seq parent = create(&fixture);
+    CHECK_OK(pkv_batch_begin(fixture.batch, &error), &error);
+    CHECK_OK(pkv_batch_fork(fixture.batch, parent, &child, &error), &error);
+    CHECK_OK(pkv_batch_rollback(fixture.batch, &error), &error);
+    const struct pkv_seq next = create(&fixture);
+    assert_int_equal(next.index, child.index);
+    CHECK_REFUSED(pkv_seq_free(fixture.pool, child, &error), &error, PKV_STATUS_STALE_HANDLE);
+    CHECK_OK(pkv_seq_free(fixture.pool, next, &error), &error);
+    close_fixture(&fixture);
+}
+
 /* An append of nothing is an operation like others, and what is matched after it counts. */
 static void nothing_appended_may_match(void **state) {
     (void)state;
@@ -490,6 +507,7 @@ int main(void) {
         cmocka_unit_test(events_come_at_commit),
         cmocka_unit_test(misuse_is_refused),
         cmocka_unit_test(a_fork_may_match),
+        cmocka_unit_test(a_child_rolled_back_has_a_stale_handle),
         cmocka_unit_test(nothing_appended_may_match),
         cmocka_unit_test(generations_are_rolled_back),
         cmocka_unit_test(rows_follow_their_sequences),

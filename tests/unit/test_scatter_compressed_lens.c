@@ -155,10 +155,10 @@ static void refusals(void **state) {
                  &lengths);
     expect_numbers(3, -1, 0);
     w[3] = 3;
-    o[0] = 5;
+    o[0] = 6;
     REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "compress_seq_offset", rope, &seq_lens, &lens,
                  &offsets, &lengths);
-    expect_numbers(0, 5, 4);
+    expect_numbers(0, 6, 4);
     o[0] = 0;
     seqs[0] = -1;
     REFUSE_QUERY(PKV_STATUS_INVALID_ARGUMENT, "seq_lens", rope, &seq_lens, &lens, &offsets,

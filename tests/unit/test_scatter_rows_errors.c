@@ -196,6 +196,8 @@ static void plans_hold_their_callers_to_it(void **state) {
     CHECK_OK(pkv_step_set(context, step, &other, &indices, &error), &error);
     CHECK_REFUSED(pkv_scatter_rows_run(context, plan, step, world.sources, world.caches, &error),
                   &error, PKV_STATUS_BAD_STATE);
+    assert_int_equal(error.value, 2);
+    assert_int_equal(error.bound, 4);
     CHECK_OK(pkv_step_set(context, step, &geometry, &indices, &error), &error);
     world.caches[1].shape[1] = 5;
     CHECK_REFUSED(pkv_scatter_rows_run(context, plan, step, world.sources, world.caches, &error),

@@ -319,6 +319,33 @@ static void strides_beside_single_elements(void **state) {
 }
 
 /* The index of a refusal is flat, also where there is no row at all. */
+/* The one stride that is not 0 is that of a single row: each row is the first byte, and nothing behind it is read. */
+static void broadcast_sources(void **state) {
+    static const int64_t strides[3][4] = {{31, 0, 0, 0}, {0, 4096, 0, 0}, {0, 0, 7, 0}};
+    static const int64_t shapes[3][4] = {{1, 2, 2, 32}, {2, 1, 2, 32}, {1, 2, 1, 32}};
+    struct pkv_context *const contexts[2] = {native, sim};
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct test_guard one = test_guard_make(1, TEST_GUARD_END);
+        uint8_t input[4 * 64] = {0};
+        int64_t rows[2] = {3, 1};
+        const int64_t n = shapes[i / 2][2];
+        struct pkv_tensor in = pkv_tensor_make(input, PKV_DTYPE_U8, 4, (int64_t[]){1, 4, n, 32});
+        struct pkv_tensor at = pkv_tensor_make(rows, PKV_DTYPE_I64, 2,
+                                               (int64_t[]){shapes[i / 2][0], shapes[i / 2][1]});
+        struct pkv_tensor from = pkv_tensor_make(one.data, PKV_DTYPE_U8, 4, shapes[i / 2]);
+
+        *(uint8_t *)one.data = 7;
+        memcpy(from.strides, strides[i / 2], sizeof(strides[0]));
+        CHECK_OK(pkv_scatter_update(contexts[i % 2], &in, -2, &at, &from, NULL, &error), &error);
+        for (int64_t k = 0; k < 4 * n * 32; k++) {
+            assert_int_equal(input[k], k / (n * 32) % 2 == 1 ? 7 : 0);
+        }
+        test_guard_free(&one);
+    }
+}
+
 static void a_target_without_rows(void **state) {
     float nothing = 0;
     int64_t index[4] = {-1, -1, -1, 5};
@@ -376,6 +403,7 @@ int main(void) {
         cmocka_unit_test(empty_is_a_no_op),
         cmocka_unit_test(shapes_and_types_are_checked),
         cmocka_unit_test(strides_beside_single_elements),
+        cmocka_unit_test(broadcast_sources),
         cmocka_unit_test(a_target_without_rows),
         cmocka_unit_test(targets_are_checked_before_a_byte_is_written),
     };

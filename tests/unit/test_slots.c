@@ -43,6 +43,19 @@ static void one_token_a_sequence_needs_no_ids(void **state) {
     assert_int_equal(slots[2], 0 * 4 + 3);
 }
 
+static void no_tokens_need_no_ids(void **state) {
+    int64_t table[3] = {1, 2, 3}, position = 5, slot = 77;
+    const struct pkv_tensor tables = pkv_tensor_make(table, PKV_DTYPE_I64, 2, (int64_t[]){3, 1});
+    const struct pkv_tensor positions =
+        pkv_tensor_make(&position, PKV_DTYPE_I64, 1, (int64_t[]){0});
+    const struct pkv_tensor slots = pkv_tensor_make(&slot, PKV_DTYPE_I64, 1, (int64_t[]){0});
+
+    (void)state;
+    CHECK_OK(pkv_slot_mapping_from_block_table(&tables, &positions, NULL, 16, 0, &slots, &error),
+             &error);
+    assert_int_equal(slot, 77);
+}
+
 static void random_tables(void **state) {
     struct test_rng rng = test_rng_make(*(uint64_t *)*state);
 
@@ -315,6 +328,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documented_example),
         cmocka_unit_test(one_token_a_sequence_needs_no_ids),
+        cmocka_unit_test(no_tokens_need_no_ids),
         cmocka_unit_test_prestate(random_tables, &seed),
         cmocka_unit_test(bad_numbers_are_refused),
         cmocka_unit_test(bad_tensors_are_refused),

@@ -177,10 +177,18 @@ static void refusals(void **state) {
                   PKV_STATUS_INVALID_ARGUMENT);
     CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 0, -1, &error), &error,
                   PKV_STATUS_INVALID_ARGUMENT);
-    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 0, 7, &error), &error,
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 1, 6, &error), &error,
                   PKV_STATUS_POSITION_OUT_OF_RANGE);
+    assert_string_equal(error.argument, "num_tokens");
+    assert_int_equal(error.value, 6);
+    assert_int_equal(error.bound, 5);
+    CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 1, INT64_MAX, &error), &error,
+                  PKV_STATUS_POSITION_OUT_OF_RANGE);
+    assert_int_equal(error.bound, 5);
     CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, INT64_MAX, INT64_MAX, &error), &error,
                   PKV_STATUS_POSITION_OUT_OF_RANGE);
+    assert_string_equal(error.argument, "first_token");
+    assert_int_equal(error.bound, 6);
     CHECK_REFUSED(pkv_walk_init(&s, &cache, &row, 3, 1, &error), &error,
                   PKV_STATUS_BLOCK_OUT_OF_RANGE);
 }
