@@ -34,6 +34,17 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/pagedkvConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/pagedkvConfig.cmake ${PROJECT_BINARY_DIR}/pagedkvConfigVersion.cmake
         DESTINATION ${package_dir})
 
-file(RELATIVE_PATH prefix_from_pc /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+# The .pc file finds its prefix from its own place; folders outside of the prefix are written out.
+set(prefix_from_pc ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH prefix_from_pc /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+  string(REGEX REPLACE "/$" "" prefix_from_pc "\${pcfiledir}/${prefix_from_pc}")
+endif()
+foreach(dir LIBDIR INCLUDEDIR)
+  set(pc_${dir} ${CMAKE_INSTALL_${dir}})
+  if(NOT IS_ABSOLUTE "${pc_${dir}}")
+    string(PREPEND pc_${dir} "\${prefix}/")
+  endif()
+endforeach()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/pagedkv.pc.in ${PROJECT_BINARY_DIR}/pagedkv.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/pagedkv.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -37,9 +37,14 @@ if ! command -v pkg-config >/dev/null; then
     exit 0
 fi
 export PKG_CONFIG_PATH=$libraries/pkgconfig
-# shellcheck disable=SC2046 # flags are words
-"$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/shared" \
-    $(pkg-config --libs pagedkv)
+# pkg-config escapes what the shell would split: its flags are read as the shell reads a command.
+build() { # PROGRAM, options of pkg-config for the libraries
+    local flags=()
+    eval "flags=($(pkg-config --cflags pagedkv))"
+    eval "flags+=('$example' -o '$1' $(pkg-config "${@:2}" --libs pagedkv))"
+    "$cc" -std=c11 "${flags[@]}"
+}
+build "$work/shared"
 run "pkg-config, shared" "$work/shared"
 # Below 1.0 a program asks for the minor version, too (see version.h).
 soname=$(ldd "$work/shared" | grep -o 'libpagedkv\.so[0-9.]*' | head -n 1)
@@ -47,7 +52,5 @@ version=$(pkg-config --modversion pagedkv)
 [ "${version%%.*}" = 0 ] && wanted=libpagedkv.so.${version%.*} || wanted=libpagedkv.so.${version%%.*}
 [ "$soname" = "$wanted" ] || { echo "the soname is $soname, not $wanted"; exit 1; }
 rm "$libraries"/libpagedkv.so*
-# shellcheck disable=SC2046
-"$cc" -std=c11 $(pkg-config --cflags pagedkv) "$example" -o "$work/static" \
-    $(pkg-config --static --libs pagedkv)
+build "$work/static" --static
 run "pkg-config, static" "$work/static"
