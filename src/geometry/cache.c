@@ -265,15 +265,15 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
         if (num_blocks != made.num_blocks)
             return pkv_error_set(error, PKV_STATUS_SHAPE, __func__, "value_cache", PKV_ERROR_NONE,
                                  num_blocks, made.num_blocks,
-                                 "must have as many blocks as key_cache");
+                                 "must have as many blocks as the key cache");
         if (block_size != made.block_size)
             return pkv_error_set(error, PKV_STATUS_SHAPE, __func__, "value_cache", PKV_ERROR_NONE,
                                  block_size, made.block_size,
-                                 "must have the block_size of key_cache");
+                                 "must have the block_size of the key cache");
         if (made.value.num_heads != made.key.num_heads)
             return pkv_error_set(error, PKV_STATUS_SHAPE, __func__, "value_cache", PKV_ERROR_NONE,
                                  made.value.num_heads, made.key.num_heads,
-                                 "must have as many heads as key_cache");
+                                 "must have as many heads as the key cache");
         const struct pkv_strided key =
             pkv_cache_part_bytes(&made.key, made.num_blocks, made.block_size);
         const struct pkv_strided value =
@@ -281,7 +281,7 @@ enum pkv_status pkv_cache_init(struct pkv_cache *cache, const struct pkv_tensor 
         if (pkv_strided_may_overlap(&key, &value))
             return pkv_error_set(error, PKV_STATUS_OVERLAP, __func__, "value_cache", PKV_ERROR_NONE,
                                  PKV_ERROR_NONE, PKV_ERROR_NONE,
-                                 "must not share bytes with key_cache");
+                                 "must not share bytes with the key cache");
     }
     if (!pkv_checked_mul(made.num_blocks, made.block_size, &made.num_slots))
         return pkv_error_set(error, PKV_STATUS_OVERFLOW, __func__, "key_cache", PKV_ERROR_NONE,

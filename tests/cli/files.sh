@@ -86,11 +86,17 @@ index I32 1,1 7
 src U8 1,1 1
 END
 (
-    trap '' XFSZ
     ulimit -f 1
     exec "$PAGEDKV" run scatter_update large.st fails.out
 ) 2>&1 | cat
 report_files
+echo "a name as long as names may be, and the permissions of what was there"
+long=$(printf '%0255d' 0)
+"$PAGEDKV" run scatter_update in.st "$long" && "$ST_TOOL" dump "$long"
+rm "$long"
+cp in.st private.st
+chmod 600 private.st
+"$PAGEDKV" run scatter_update private.st private.st && stat -c %a private.st
 ln -s elsewhere fails.out
 fails run scatter_update in.st fails.out
 mkdir folder
@@ -99,6 +105,12 @@ echo old >kept.st
 library_fails run scatter_update in.st kept.st --dim 0
 cat kept.st
 ls
+
+echo "options that nobody would notice"
+fails info -xh
+fails run scatter_update -9
+fails verify --list --cpu abc
+fails verify --list --run_mode xyz
 
 echo "a bench without a measurement"
 fails bench nothing

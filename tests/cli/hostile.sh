@@ -76,6 +76,9 @@ header metadata.st '{"__metadata__":{"a":1}}' 0
 header metadata.st '{"__metadata__":[]}' 0
 header name.st "$(printf '{"\\u001b[31m\\n%0200d":{}}' 0)" 0
 
+echo "names that would steer a terminal"
+header steer.st '{"\u001b]0;x\u0007\u0085\u202e":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}' 1
+
 echo "overlap, hole, rest"
 header overlap.st '{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}' 3
 header hole.st '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}' 3

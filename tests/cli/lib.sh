@@ -18,7 +18,7 @@ run_both() {
 }
 
 # fails ARGUMENT ...: prints the exit status and the message of a pagedkv that fails. A file called
-# fails.out, which it must not have made, is reported.
+# fails.out, or a temporary one, which it must not have made, is reported.
 fails() {
     status=0
     "$PAGEDKV" "$@" 2>message >output || status=$?
@@ -38,7 +38,7 @@ library_fails() {
 }
 
 report_files() {
-    for file in fails.out*; do
+    for file in fails.out* .pagedkv.*; do
         [ ! -e "$file" ] || echo "left behind: $file"
     done
 }

@@ -96,6 +96,26 @@ csv '2023-11-16 18:15:46,1,99999999999999999999999999'
 csv ',1,2'
 csv 'soon,1,2'
 
+echo "requests of more tokens than a sequence may have are refused, not the trace"
+printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n1,600000000,600000000\n2,5,5\n' >long.csv
+"$PAGEDKV" replay long.csv --capacity 10 --policy lru --json | grep -oE '"(requests|refused)[a-z_]*": [0-9]*'
+
+echo "a line without an end"
+truncate -s 300M endless.jsonl
+fails replay endless.jsonl
+rm endless.jsonl
+
+echo "numbers and escapes of fields that are none of a trace's"
+json() { printf '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2], "x": %s}\n' "$1" >json.jsonl; fails replay json.jsonl; }
+json 1.2.3
+json '+-.eE5'
+json '1.'
+json '1e'
+json '-'
+json '"\q"'
+printf '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2], "x": -1.5e+10, "y": "\\u0041\\n"}\n' >json.jsonl
+"$PAGEDKV" replay json.jsonl --policy lru --json | grep -c '"requests": 1,'
+
 echo "what is good before the limit is replayed"
 printf '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\nbroken\n' >trace.jsonl
 "$PAGEDKV" replay trace.jsonl --limit 1 --policy lru --json | grep -c '"requests": 1,'

@@ -512,7 +512,8 @@ static int measure_products(struct bench_stage *stage, const struct bench_team *
     for (int i = 0; status == CLI_OK && i < (has_dots ? 3 : 1); i++) {
         struct sizes one = *sizes;
         char text[BENCH_CASE_TEXT];
-        (void)snprintf(text, sizeof(text), "%.*s, %s", BENCH_CASE_TEXT - 16, sizes->what, all[i].what);
+        (void)snprintf(text, sizeof(text), "%.*s, %s", BENCH_CASE_TEXT - 16, sizes->what,
+                       all[i].what);
         one.what = text;
         one.arithmetic = &all[i];
         status = measure(stage, team, &one, report);

@@ -163,8 +163,10 @@ int cli_parse(const struct cli_syntax *syntax, int argc, char **argv, int *first
         if (value == '?' && optopt >= FIRST_VALUE)
             return cli_error(syntax->command, "--%s takes no value; leave it out",
                              syntax->options[optopt - FIRST_VALUE].name);
-        if (value < FIRST_VALUE)
-            return unknown_option(syntax, argv[optind - 1]);
+        if (value < FIRST_VALUE) {
+            const char letter[] = {'-', (char)optopt, '\0'};
+            return unknown_option(syntax, optopt ? letter : argv[optind - 1]);
+        }
         int status = take(syntax, &syntax->options[value - FIRST_VALUE], optarg);
         if (status != CLI_CONTINUE)
             return status;

@@ -151,8 +151,9 @@ static int unknown_tensor(const struct run_call *call, const char *name) {
             length += (size_t)snprintf(known + length, sizeof(known) - length, " %s",
                                        call->op->tensors[i].name);
     }
-    return cli_error(call->command, "%s: unknown tensor '%.80s'; known are%s", call->file, name,
-                     known);
+    char text[SAFETENSORS_NAME_BYTES];
+    return cli_error(call->command, "%s: unknown tensor '%s'; known are%s", call->file,
+                     safetensors_shown(name, text), known);
 }
 
 static int take_tensor(struct run_call *call, const struct safetensors_tensor *source,

@@ -374,14 +374,12 @@ int cmd_verify(int argc, char **argv) {
         NULL};
     int first = 0;
     int status = cli_parse(&syntax, argc, argv, &first);
-    if (status == CLI_CONTINUE && verify.list)
-        return list_cases();
-    if (status == CLI_CONTINUE)
-        status = select_cases(&verify, argc - first, argv + first);
     if (status == CLI_CONTINUE)
         status = cli_context_create(&verify.context, COMMAND, &verify.choice);
+    if (status == CLI_CONTINUE && !verify.list)
+        status = select_cases(&verify, argc - first, argv + first);
     if (status == CLI_CONTINUE)
-        status = verify_all(&verify);
+        status = verify.list ? list_cases() : verify_all(&verify);
     cli_context_destroy(&verify.context);
     free(verify.cases);
     return status;

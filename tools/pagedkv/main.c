@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 
+#include <signal.h>
 #include <string.h>
 
 static const struct command {
@@ -41,6 +42,8 @@ static int finish(const char *command, int status) {
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
+    /* A file that becomes too large is an error of write(), and removed. */
+    (void)signal(SIGXFSZ, SIG_IGN);
     if (name == NULL) {
         print_help(stderr);
         return CLI_USAGE;

@@ -106,6 +106,17 @@ int run_nsa_compress_with_cache(struct run_call *call);
 int run_paged_attention(struct run_call *call);
 int run_merge_states(struct run_call *call);
 
+/* A tensor that the library calls otherwise than the file. */
+struct run_name {
+    const char *argument;
+    const char *tensor;
+};
+
+/* Prints a refusal of the library, with the file's names of tensors. names is nullable and ends with NULL. Returns
+ * CLI_USAGE. */
+int run_refused(const struct run_call *call, const struct pkv_error *error,
+                const struct run_name *names);
+
 /* Describes two tensors of the call, of which that of the value may be missing, with its layouts. Returns
  * CLI_CONTINUE, or CLI_USAGE after printing why not. */
 int run_describe_cache(struct run_call *call, const char *key_name, const char *value_name,

@@ -16,10 +16,6 @@ const char *const run_products[] = {"f32", "bf16", NULL};
 
 enum { MAX_STATES = (RUN_MAX_TENSORS - 1) / 2 };
 
-static int fail(const struct run_call *call, const struct pkv_error *error) {
-    return cli_library_error(call->command, call->file, error);
-}
-
 /* A number that float32 holds as something finite. Zero is how the library is told that nothing was given: the softcap
  * may be none, the scale may not. */
 static int read_float(const struct run_call *call, const char *name, const char *text,
@@ -104,7 +100,7 @@ static int set_step(struct run_call *call, struct pkv_step *step, const struct p
                                        .num_shared_tokens = call->attributes.num_shared_tokens};
     take_optional(call, "seq_offset", &indices.seq_offsets);
     if (pkv_step_set(call->cli.context, step, cache, &indices, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     return CLI_CONTINUE;
 }
 
@@ -123,7 +119,7 @@ static int attend(struct run_call *call, const struct pkv_paged_attention_plan *
     take_optional(call, "mask", &tensors.mask);
     if (pkv_paged_attention_run(call->cli.context, plan, step, cache, &tensors, &error) !=
         PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     return CLI_OK;
 }
 
@@ -157,7 +153,7 @@ int run_paged_attention(struct run_call *call) {
     if (pkv_paged_attention_plan_create(&plan, call->cli.context, &cache, &options, &error) !=
             PKV_STATUS_OK ||
         pkv_step_create(&step, NULL, &error) != PKV_STATUS_OK)
-        status = fail(call, &error);
+        status = run_refused(call, &error, NULL);
     if (status == CLI_CONTINUE)
         status = set_step(call, step, &cache);
     if (status == CLI_CONTINUE)
@@ -212,6 +208,6 @@ int run_merge_states(struct run_call *call) {
         return status;
     if (pkv_merge_states(call->cli.context, outs, lses, num_states, &out, &lse, &options, &error) !=
         PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     return CLI_OK;
 }

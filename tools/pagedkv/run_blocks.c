@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail(const struct run_call *call, const struct pkv_error *error) {
-    return cli_library_error(call->command, call->file, error);
-}
-
 static void output_caches(struct run_call *call, const char *key_name, const char *value_name) {
     run_output(call, key_name, run_tensor(call, key_name));
     if (run_tensor(call, value_name))
@@ -26,7 +22,7 @@ int run_copy_blocks(struct run_call *call) {
         return status;
     if (pkv_copy_blocks(call->cli.context, &cache, run_tensor(call, "block_mapping"), &error) !=
         PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     output_caches(call, "key_cache", "value_cache");
     return CLI_OK;
 }
@@ -41,7 +37,7 @@ int run_swap_blocks(struct run_call *call) {
         return status;
     if (pkv_swap_blocks(call->cli.context, &src, &dst, run_tensor(call, "block_mapping"), &error) !=
         PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     output_caches(call, "dst_key_cache", "dst_value_cache");
     return CLI_OK;
 }
@@ -94,7 +90,7 @@ int run_fill_blocks(struct run_call *call) {
         call->attributes.num == RUN_NOT_GIVEN ? cache.num_blocks - first : call->attributes.num;
     if (pkv_fill_blocks(call->cli.context, &cache, first, num, &key,
                         cache.value.data ? &value : NULL, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     output_caches(call, "key_cache", "value_cache");
     return CLI_OK;
 }

@@ -11,8 +11,9 @@ static int describe(const struct run_call *call, const struct pkv_tensor *tensor
     struct pkv_error error = {.struct_size = sizeof(error)};
     const struct pkv_cache_options options = {
         .struct_size = sizeof(options), .key_layout = layout, .num_kv_heads = num_kv_heads};
+    static const struct run_name names[] = {{"key_cache", "cache"}, {NULL, NULL}};
     if (pkv_cache_init(cache, tensor, NULL, &options, &error) != PKV_STATUS_OK)
-        return cli_library_error(call->command, call->file, &error);
+        return run_refused(call, &error, names);
     return CLI_CONTINUE;
 }
 
@@ -62,7 +63,7 @@ int run_convert_layout(struct run_call *call) {
     if (status != CLI_CONTINUE)
         return status;
     if (pkv_convert_layout(call->cli.context, &src, &dst, &error) != PKV_STATUS_OK)
-        return cli_library_error(call->command, call->file, &error);
+        return run_refused(call, &error, NULL);
     run_output(call, "cache", &out);
     return CLI_OK;
 }

@@ -12,10 +12,6 @@ const char *const run_scatter_modes[] = {"None", "Nct", "Alibi", "Rope", "Omni",
 /* In the order of enum pkv_duplicates. */
 const char *const run_duplicates[] = {"last_wins", "reject", "assume_unique", NULL};
 
-static int fail(const struct run_call *call, const struct pkv_error *error) {
-    return cli_library_error(call->command, call->file, error);
-}
-
 static int read_layouts(const struct run_call *call, int32_t *key_layout, int32_t *value_layout) {
     const struct run_attributes *attributes = &call->attributes;
     int32_t layouts[2];
@@ -35,7 +31,7 @@ static int run_scatter_update(struct run_call *call) {
     if (pkv_scatter_update(call->cli.context, input, (int32_t)call->attributes.dim,
                            run_tensor(call, "index"), run_tensor(call, "src"), &options,
                            &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     run_output(call, "input", input);
     return CLI_OK;
 }
@@ -93,11 +89,21 @@ static int run_scatter_pa_kv_cache(struct run_call *call) {
     if (pkv_scatter_pa_kv_cache(call->cli.context, run_tensor(call, "key"), key_cache,
                                 run_tensor(call, "slot_mapping"), run_tensor(call, "value"),
                                 value_cache, &options, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     run_output(call, "key_cache", key_cache);
     if (value_cache)
         run_output(call, "value_cache", value_cache);
     return CLI_OK;
+}
+
+int run_refused(const struct run_call *call, const struct pkv_error *error,
+                const struct run_name *names) {
+    struct pkv_error named = *error;
+    for (; names && names->argument; names++) {
+        if (error->argument && strcmp(error->argument, names->argument) == 0)
+            named.argument = names->tensor;
+    }
+    return cli_library_error(call->command, call->file, &named);
 }
 
 int run_describe_cache(struct run_call *call, const char *key_name, const char *value_name,
@@ -108,9 +114,11 @@ int run_describe_cache(struct run_call *call, const char *key_name, const char *
     const int status = read_layouts(call, &options.key_layout, &options.value_layout);
     if (status != CLI_CONTINUE)
         return status;
+    const struct run_name names[] = {
+        {"key_cache", key_name}, {"value_cache", value_name}, {NULL, NULL}};
     if (pkv_cache_init(cache, run_tensor(call, key_name), run_tensor(call, value_name), &options,
                        &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, names);
     return CLI_CONTINUE;
 }
 
@@ -163,8 +171,10 @@ static int gather(struct run_call *call, const struct pkv_cache *cache, struct p
                                        .seq_lens = *seq_lens};
     if (seq_offset)
         indices.seq_offsets = *seq_offset;
+    static const struct run_name names[] = {
+        {"block_table", "block_tables"}, {"seq_offsets", "seq_offset"}, {NULL, NULL}};
     if (pkv_step_set(call->cli.context, step, cache, &indices, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, names);
 
     struct pkv_tensor key, value;
     const int64_t num_tokens = count_tokens(seq_lens, indices.seq_lens_cumulative != 0);
@@ -180,7 +190,7 @@ static int gather(struct run_call *call, const struct pkv_cache *cache, struct p
         status = pkv_gather_run(call->cli.context, plan, step, cache, &key,
                                 has_value ? &value : NULL, &error);
     pkv_gather_plan_destroy(plan);
-    return status == PKV_STATUS_OK ? CLI_OK : fail(call, &error);
+    return status == PKV_STATUS_OK ? CLI_OK : run_refused(call, &error, NULL);
 }
 
 /* With plan and step instead of the one call, so that hostile lengths are refused before memory for
@@ -197,7 +207,7 @@ static int run_gather_pa_kv_cache(struct run_call *call) {
     struct pkv_error error = {.struct_size = sizeof(error)};
     struct pkv_step *step = NULL;
     if (pkv_step_create(&step, &options, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     status = gather(call, &cache, step);
     pkv_step_destroy(step);
     return status;
@@ -236,7 +246,7 @@ static int run_slot_mapping(struct run_call *call) {
             : pkv_slot_mapping_from_block_table(block_table, positions, run_tensor(call, "seq_ids"),
                                                 block_size, 0, &slots, &error);
     if (status != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     run_output(call, "slot_mapping", &slots);
     return CLI_OK;
 }

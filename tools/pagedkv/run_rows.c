@@ -7,10 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static int fail(const struct run_call *call, const struct pkv_error *error) {
-    return cli_library_error(call->command, call->file, error);
-}
-
 /* The tensor "source_3" or "cache_3", or NULL. */
 static struct pkv_tensor *numbered(struct run_call *call, const char *what, int64_t number) {
     char name[32];
@@ -54,7 +50,7 @@ int run_scatter_rows(struct run_call *call) {
         return status;
     if (pkv_scatter_rows(call->cli.context, run_tensor(call, "slot_mapping"), sources, caches,
                          num_pairs, &options, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     for (int i = 0; i < RUN_MAX_TENSORS && call->op->tensors[i].name; i++) {
         const char *name = call->op->tensors[i].name;
         if (strncmp(name, "cache_", strlen("cache_")) == 0 && call->is_present[i])
@@ -75,7 +71,7 @@ int run_nsa_compress_with_cache(struct run_call *call) {
             call->cli.context, run_tensor(call, "input"), run_tensor(call, "weight"),
             run_tensor(call, "slot_mapping"), run_tensor(call, "act_seq_len"),
             run_tensor(call, "block_table"), output_cache, &options, &error) != PKV_STATUS_OK)
-        return fail(call, &error);
+        return run_refused(call, &error, NULL);
     run_output(call, "output_cache", output_cache);
     return CLI_OK;
 }

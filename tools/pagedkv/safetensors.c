@@ -21,7 +21,6 @@
 enum {
     LENGTH_BYTES = 8, /* of the header's length, in front of the header */
     ALIGNMENT = 64,
-    NAME_BYTES = 80, /* of a name in a message */
     /* A JSON value takes two bytes in a header and up to a hundred in memory. A tensor takes about
      * a dozen separators, so this is room for 300,000 tensors and bounds the memory. */
     MAX_SEPARATORS = 4000000
@@ -81,14 +80,11 @@ __attribute__((format(printf, 2, 3))) static int fail(const struct parser *parse
     return -1;
 }
 
-/* A name from the file as it may be shown on a terminal: short, without control characters. */
-static const char *shown(const char *name, char text[NAME_BYTES]) {
-    size_t length = strlen(name);
-    size_t end = length < NAME_BYTES ? length : NAME_BYTES - 4;
-    while (end < length && ((unsigned char)name[end] & 0xc0) == 0x80)
-        end--;
+const char *safetensors_shown(const char *name, char text[SAFETENSORS_NAME_BYTES]) {
+    const size_t length = strlen(name);
+    const size_t end = length < SAFETENSORS_NAME_BYTES ? length : SAFETENSORS_NAME_BYTES - 4;
     for (size_t i = 0; i < end; i++)
-        text[i] = (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? '?' : name[i];
+        text[i] = '!' <= name[i] && name[i] <= '~' ? name[i] : name[i] == ' ' ? ' ' : '?';
     memcpy(text + end, "...", end < length ? 4 : 0);
     if (end == length)
         text[end] = '\0';
@@ -96,8 +92,8 @@ static const char *shown(const char *name, char text[NAME_BYTES]) {
 }
 
 static int fail_tensor(const struct parser *parser, const char *name, const char *what) {
-    char text[NAME_BYTES];
-    return fail(parser, "tensor '%s': %s", shown(name, text), what);
+    char text[SAFETENSORS_NAME_BYTES];
+    return fail(parser, "tensor '%s': %s", safetensors_shown(name, text), what);
 }
 
 static bool too_many_values(const char *header, size_t size) {
@@ -118,23 +114,33 @@ static bool too_many_values(const char *header, size_t size) {
 /* Reads the shape and returns the bytes that it needs, or -1. */
 static int64_t parse_shape(const struct parser *parser, struct safetensors_tensor *tensor,
                            const json_t *shape, int64_t element_bytes) {
+    char text[SAFETENSORS_NAME_BYTES];
     if (!json_is_array(shape))
         return fail_tensor(parser, tensor->name, "shape is missing or no list");
     if (json_array_size(shape) > PKV_MAX_DIMS)
-        return fail_tensor(parser, tensor->name, "shape has more than 8 dimensions");
+        return fail(parser, "tensor '%s': shape has %zu dimensions, more than %d",
+                    safetensors_shown(tensor->name, text), json_array_size(shape), PKV_MAX_DIMS);
     tensor->ndim = (int32_t)json_array_size(shape);
     bool empty = false;
     int64_t bytes = element_bytes;
     for (int32_t i = 0; i < tensor->ndim; i++) {
         const json_t *dimension = json_array_get(shape, (size_t)i);
-        if (!json_is_integer(dimension) || json_integer_value(dimension) < 0)
-            return fail_tensor(parser, tensor->name, "shape holds something that is no size");
+        if (!json_is_integer(dimension))
+            return fail(parser, "tensor '%s': shape[%d] is no integer",
+                        safetensors_shown(tensor->name, text), (int)i);
+        if (json_integer_value(dimension) < 0)
+            return fail(parser, "tensor '%s': shape[%d] is %lld, but must be at least 0",
+                        safetensors_shown(tensor->name, text), (int)i,
+                        (long long)json_integer_value(dimension));
         tensor->shape[i] = json_integer_value(dimension);
         empty = empty || tensor->shape[i] == 0;
     }
     for (int32_t i = 0; i < tensor->ndim && !empty; i++) {
         if (tensor->shape[i] > INT64_MAX / bytes)
-            return fail_tensor(parser, tensor->name, "shape times element size is beyond 2^63 - 1");
+            return fail(
+                parser,
+                "tensor '%s': shape times element size is beyond 2^63 - 1 at shape[%d], %lld",
+                safetensors_shown(tensor->name, text), (int)i, (long long)tensor->shape[i]);
         bytes *= tensor->shape[i];
     }
     return empty ? 0 : bytes;
@@ -148,18 +154,19 @@ static int parse_offsets(const struct parser *parser, struct safetensors_tensor 
         return fail_tensor(parser, tensor->name, "data_offsets is no pair of integers");
     int64_t begin = json_integer_value(first);
     int64_t end = json_integer_value(last);
-    char text[NAME_BYTES];
+    char text[SAFETENSORS_NAME_BYTES];
     if (begin < 0 || end < begin)
         return fail(parser, "tensor '%s': data_offsets [%lld, %lld] are negative or reversed",
-                    shown(tensor->name, text), (long long)begin, (long long)end);
+                    safetensors_shown(tensor->name, text), (long long)begin, (long long)end);
     if ((uint64_t)end > parser->data_bytes)
         return fail(parser,
                     "tensor '%s': data_offsets [%lld, %lld] end beyond the %llu bytes of data",
-                    shown(tensor->name, text), (long long)begin, (long long)end,
+                    safetensors_shown(tensor->name, text), (long long)begin, (long long)end,
                     (unsigned long long)parser->data_bytes);
     if (end - begin != shape_bytes)
         return fail(parser, "tensor '%s': dtype and shape need %lld bytes, data_offsets span %lld",
-                    shown(tensor->name, text), (long long)shape_bytes, (long long)(end - begin));
+                    safetensors_shown(tensor->name, text), (long long)shape_bytes,
+                    (long long)(end - begin));
     tensor->data = parser->data + begin;
     tensor->num_bytes = (uint64_t)(end - begin);
     return 0;
@@ -174,10 +181,10 @@ static int parse_tensor(const struct parser *parser, struct safetensors_tensor *
     if (!json_is_string(dtype))
         return fail_tensor(parser, name, "dtype is missing or no string");
     int64_t element_bytes = safetensors_set_dtype(tensor, json_string_value(dtype));
-    char text[NAME_BYTES], unknown[NAME_BYTES];
+    char text[SAFETENSORS_NAME_BYTES], unknown[SAFETENSORS_NAME_BYTES];
     if (element_bytes == 0)
-        return fail(parser, "tensor '%s': unknown dtype '%s'", shown(name, text),
-                    shown(json_string_value(dtype), unknown));
+        return fail(parser, "tensor '%s': unknown dtype '%s'", safetensors_shown(name, text),
+                    safetensors_shown(json_string_value(dtype), unknown));
     int64_t shape_bytes =
         parse_shape(parser, tensor, json_object_get(entry, "shape"), element_bytes);
     if (shape_bytes < 0)
@@ -192,12 +199,12 @@ static int parse_tensor(const struct parser *parser, struct safetensors_tensor *
 static int parse_metadata(const struct parser *parser, const json_t *metadata) {
     const char *key;
     json_t *value;
-    char text[NAME_BYTES];
+    char text[SAFETENSORS_NAME_BYTES];
     if (!json_is_object(metadata))
         return fail(parser, "__metadata__ is no object");
     json_object_foreach((json_t *)metadata, key, value) {
         if (!json_is_string(value))
-            return fail(parser, "__metadata__: '%s' is no string", shown(key, text));
+            return fail(parser, "__metadata__: '%s' is no string", safetensors_shown(key, text));
     }
     return 0;
 }
@@ -213,16 +220,16 @@ static int by_data(const void *left, const void *right) {
 /* The tensors must lie one behind the other and fill the data. */
 static int check_cover(const struct parser *parser, const struct safetensors *out) {
     const uint8_t *end = parser->data;
-    char text[NAME_BYTES];
+    char text[SAFETENSORS_NAME_BYTES];
     for (size_t i = 0; i < out->num_tensors; i++) {
         const struct safetensors_tensor *tensor = &out->tensors[i];
         const uint8_t *begin = tensor->data;
         if (begin < end)
             return fail(parser, "tensor '%s': its data overlaps that of another tensor",
-                        shown(tensor->name, text));
+                        safetensors_shown(tensor->name, text));
         if (begin > end)
             return fail(parser, "tensor '%s': %lld bytes in front of its data belong to no tensor",
-                        shown(tensor->name, text), (long long)(begin - end));
+                        safetensors_shown(tensor->name, text), (long long)(begin - end));
         end = begin + tensor->num_bytes;
     }
     uint64_t rest = parser->data_bytes - (uint64_t)(end - parser->data);
@@ -274,10 +281,10 @@ int safetensors_parse(const void *bytes, size_t size, struct safetensors *out, c
 
     json_error_t error;
     json_t *json = json_loadb(header, (size_t)header_bytes, JSON_REJECT_DUPLICATES, &error);
-    char text[NAME_BYTES];
+    char text[SAFETENSORS_NAME_BYTES];
     if (json == NULL)
-        return fail(&parser, "the header is no valid JSON: %s, at byte %d", shown(error.text, text),
-                    error.position);
+        return fail(&parser, "the header is no valid JSON: %s, at byte %d",
+                    safetensors_shown(error.text, text), error.position);
     out->header = json;
     parser.data = file + LENGTH_BYTES + header_bytes;
     parser.data_bytes = size - LENGTH_BYTES - header_bytes;

@@ -51,6 +51,10 @@ int safetensors_read(const char *path, struct safetensors *out, char *message,
 /* Frees what it owns and zeroes it; a struct of zeroes is fine. */
 void safetensors_free(struct safetensors *file);
 
+/* A name from a file as it may be shown on a terminal: short, and '?' for what is no printable ASCII. Returns text. */
+enum { SAFETENSORS_NAME_BYTES = 80 };
+const char *safetensors_shown(const char *name, char text[SAFETENSORS_NAME_BYTES]);
+
 /* The tensor of that name, or NULL. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 

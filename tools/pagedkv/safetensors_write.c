@@ -5,20 +5,20 @@
 #include "safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
+#include "new_file.h"
+
 enum {
     LENGTH_BYTES = 8,
     HEADER_ALIGNMENT = 8, /* the header is padded with spaces, so that data begins aligned */
-    MAX_ATTEMPTS = 100,   /* temporary names to try */
     TEXT_BYTES = 256
 };
 
@@ -47,7 +47,9 @@ static char *make_header(const struct safetensors_tensor *tensors, size_t num_te
                                   shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
         int twice = json_object_get(header, tensors[i].name) != NULL;
         if (twice || json_object_set_new(header, tensors[i].name, entry) != 0) {
-            (void)snprintf(reason, TEXT_BYTES, "tensor '%.80s' %s", tensors[i].name,
+            char name[SAFETENSORS_NAME_BYTES];
+            (void)snprintf(reason, TEXT_BYTES, "tensor '%s' %s",
+                           safetensors_shown(tensors[i].name, name),
                            twice ? "is there twice" : "has a name that is no UTF-8");
             json_decref(header);
             return NULL;
@@ -99,52 +101,24 @@ static int write_file(int descriptor, const char *header, const struct safetenso
     return 0;
 }
 
-/* Opens a new file beside path and puts its name into temporary. */
-static int open_temporary(const char *path, char *temporary, size_t temporary_bytes) {
-    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-        (void)snprintf(temporary, temporary_bytes, "%s.%ld.%d.tmp", path, (long)getpid(), attempt);
-        int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (descriptor >= 0 || errno != EEXIST)
-            return descriptor;
-    }
-    return -1;
-}
-
 int safetensors_write(const char *path, const struct safetensors_tensor *tensors,
                       size_t num_tensors, char *message, size_t message_bytes) {
-    struct stat status;
-    if (lstat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return fail(message, message_bytes, "%s: exists and is no regular file", path);
-
     char reason[TEXT_BYTES];
     char *header = make_header(tensors, num_tensors, reason);
-    size_t temporary_bytes = strlen(path) + 48;
-    char *temporary = malloc(temporary_bytes);
-    if (header == NULL || temporary == NULL) {
-        free(header);
-        free(temporary);
+    if (header == NULL)
         return fail(message, message_bytes, "%s: %s", path, reason);
-    }
-    int failed = -1;
-    int descriptor = open_temporary(path, temporary, temporary_bytes);
-    if (descriptor >= 0) {
-        failed = write_file(descriptor, header, tensors, num_tensors);
+    struct new_file file;
+    const char *why = new_file_open(&file, path);
+    if (why == NULL) {
+        const bool is_written = write_file(file.descriptor, header, tensors, num_tensors) == 0;
         int saved = errno;
-        if (close(descriptor) != 0 && failed == 0)
-            failed = -1;
-        else if (failed != 0)
-            errno = saved;
-        if (failed == 0)
-            failed = rename(temporary, path);
-        if (failed != 0) {
+        const bool is_closed = close(file.descriptor) == 0;
+        if (is_written && !is_closed)
             saved = errno;
-            (void)unlink(temporary);
-            errno = saved;
-        }
+        why = new_file_end(&file, is_written && is_closed);
+        if (!is_written || !is_closed)
+            why = strerror(saved);
     }
-    if (failed != 0)
-        (void)fail(message, message_bytes, "%s: cannot write: %s", path, strerror(errno));
     free(header);
-    free(temporary);
-    return failed;
+    return why ? fail(message, message_bytes, "%s: cannot write: %s", path, why) : 0;
 }

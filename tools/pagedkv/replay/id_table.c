@@ -5,15 +5,24 @@
 #include "replay/id_table.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cli_random.h"
 
 enum { FIRST_LOG_SLOTS = 12 };
 
+uint64_t id_table_seed(void) {
+    static uint64_t seed;
+    if (seed == 0 && getentropy(&seed, sizeof(seed)) != 0)
+        seed = 1;
+    return seed;
+}
+
 /* Traces number their blocks from 0 in order, so keys below the number of slots keep their order and
  * meet nobody; what is above that decides by how much the others are moved. */
 static int64_t place(const struct id_table *table, uint64_t key) {
-    return (int64_t)((key ^ cli_mix(key >> table->log_slots)) & (uint64_t)(table->num_slots - 1));
+    return (int64_t)((key ^ cli_mix(id_table_seed() ^ (key >> table->log_slots))) &
+                     (uint64_t)(table->num_slots - 1));
 }
 
 static int enlarge(struct id_table *table) {

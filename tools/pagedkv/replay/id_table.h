@@ -23,6 +23,9 @@ struct id_table {
 int32_t id_table_number(struct id_table *table, uint64_t key,
                         bool (*same)(const void *user, int32_t id), const void *user);
 
+/* A number of this process for the hashes of what a file holds: nobody can make keys that meet. */
+uint64_t id_table_seed(void);
+
 void id_table_free(struct id_table *table);
 
 #endif

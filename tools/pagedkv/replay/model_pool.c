@@ -16,6 +16,9 @@
 #include "cli.h"
 #include "replay/data.h"
 
+/* What a sequence of a pool may have. */
+#define MAX_SEQ_TOKENS (INT64_C(1) << 30)
+
 double replay_now(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -132,7 +135,7 @@ static int replay_lengths(struct replay *replay, const struct trace_request *req
     const int64_t num_blocks = trace_blocks_of(num_tokens, replay->trace->block_size);
     struct pkv_block_copy copy;
     struct pkv_pool_metrics metrics;
-    if (num_blocks > replay->num_blocks) {
+    if (num_blocks > replay->num_blocks || num_tokens > MAX_SEQ_TOKENS) {
         replay_count_refused(request, replay->result);
         return CLI_CONTINUE;
     }
@@ -163,7 +166,7 @@ static int64_t blocks_needed(const struct trace *trace, int64_t *longest) {
     for (int64_t r = 0; r < trace->num_requests; r++) {
         const int64_t tokens = trace->requests[r].input_length + trace->requests[r].output_length;
         if (tokens > *longest)
-            *longest = tokens;
+            *longest = tokens < MAX_SEQ_TOKENS ? tokens : MAX_SEQ_TOKENS;
     }
     return trace_blocks_of(*longest, trace->block_size);
 }

@@ -10,10 +10,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "cli.h"
+#include "new_file.h"
 
 enum {
     WIDTH = 900,
@@ -217,33 +216,27 @@ static void draw(struct plot *plot, const struct replay_run **order) {
 }
 
 int replay_plot(const struct replay_report *report, const char *path) {
-    const size_t length = strlen(path) + 16;
     struct plot plot = {.report = report};
-    struct stat there;
-    char *temporary = malloc(length);
+    struct new_file file;
     const struct replay_run **order = calloc((size_t)report->num_runs + 1, sizeof(*order));
-    int status = CLI_CONTINUE;
-    if (temporary == NULL || order == NULL) {
-        status = cli_error("replay", "no memory for the plot; free some");
-    } else if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        status = cli_error("replay", "%s: exists and is no regular file; name another with --plot",
-                           path);
-    } else {
-        (void)snprintf(temporary, length, "%s.%ld", path, (long)getpid());
-        plot.stream = fopen(temporary, "wxe");
+    if (order == NULL)
+        return cli_error("replay", "no memory for the plot; free some");
+    const char *why = new_file_open(&file, path);
+    if (why == NULL) {
+        plot.stream = fdopen(file.descriptor, "w");
         if (plot.stream) {
             find_ranges(&plot);
             draw(&plot, order);
         }
         const bool failed = plot.stream == NULL || ferror(plot.stream) != 0;
-        if ((plot.stream && fclose(plot.stream) != 0) || failed || rename(temporary, path) != 0) {
-            status = cli_error("replay", "cannot write %s: %s; name another file with --plot", path,
-                               strerror(errno));
-            if (plot.stream)
-                (void)unlink(temporary);
-        }
+        const bool is_whole = (plot.stream == NULL || fclose(plot.stream) == 0) && !failed;
+        const int saved = errno;
+        why = new_file_end(&file, is_whole);
+        if (!is_whole)
+            why = strerror(saved);
     }
-    free(temporary);
     free(order);
-    return status;
+    return why ? cli_error("replay", "cannot write %s: %s; name another file with --plot", path,
+                           why)
+               : CLI_CONTINUE;
 }

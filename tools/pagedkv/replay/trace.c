@@ -130,6 +130,8 @@ static bool is_blank(const char *begin, const char *end) {
 /* The first line that is not blank decides. A CSV's is its header and no request. */
 static int read_line(struct trace_reader *reader, struct trace *trace, const char *begin,
                      const char *end) {
+    if (memchr(begin, '\0', (size_t)(end - begin)))
+        return trace_line_error(reader, "holds a byte of 0, which is no text");
     if (reader->format == TRACE_UNKNOWN && *begin != '{') {
         if (!trace_is_csv_header(begin, end))
             return trace_line_error(reader, "neither a JSON object nor the header "
@@ -144,25 +146,55 @@ static int read_line(struct trace_reader *reader, struct trace *trace, const cha
                                        : trace_read_json_line(reader, trace, begin, end);
 }
 
+/* The longest requests in known traces have lines of a few MB. */
+enum { MAX_LINE_BYTES = 1 << 28 };
+
+struct line_text {
+    char *bytes;
+    size_t length, room;
+};
+
+/* The next line, without its end. Returns CLI_CONTINUE; CLI_OK at the end of the file; CLI_USAGE after printing why not. */
+static int next_line(struct trace_reader *reader, FILE *stream, struct line_text *line) {
+    line->length = 0;
+    reader->line_number++;
+    for (;;) {
+        const int byte = getc_unlocked(stream);
+        if (byte == EOF && ferror(stream))
+            return cli_error("replay", "cannot read %s: %s; name a trace file", reader->path,
+                             strerror(errno));
+        if (byte == EOF && line->length == 0)
+            return CLI_OK;
+        if (line->length == line->room) {
+            const size_t room = line->room > 0 ? line->room * 2 : 4096;
+            char *bytes = room <= MAX_LINE_BYTES ? realloc(line->bytes, room) : NULL;
+            if (bytes == NULL)
+                return trace_line_error(reader, "is longer than %d bytes, or than there is memory",
+                                        MAX_LINE_BYTES);
+            line->bytes = bytes;
+            line->room = room;
+        }
+        if (byte == '\n' || byte == EOF) {
+            line->bytes[line->length] = '\0';
+            return CLI_CONTINUE;
+        }
+        line->bytes[line->length++] = (char)byte;
+    }
+}
+
 static int read_lines(struct trace_reader *reader, struct trace *trace, FILE *stream) {
     int status = CLI_CONTINUE;
     const int64_t limit = reader->options.limit > 0 ? reader->options.limit : INT64_MAX;
-    char *line = NULL;
-    size_t room = 0;
-    errno = 0;
+    struct line_text line = {NULL, 0, 0};
     while (status == CLI_CONTINUE && trace->num_requests < limit) {
-        const ssize_t length = getline(&line, &room, stream);
-        if (length < 0)
-            break;
-        const char *end = line + length - (line[length - 1] == '\n');
-        reader->line_number++;
-        if (!is_blank(line, end))
-            status = read_line(reader, trace, line, end);
+        status = next_line(reader, stream, &line);
+        const char *end = line.bytes + line.length;
+        if (status == CLI_CONTINUE && !is_blank(line.bytes, end))
+            status = read_line(reader, trace, line.bytes, end);
     }
-    free(line);
-    if (status == CLI_CONTINUE && ferror(stream))
-        return cli_error("replay", "cannot read %s: %s; name a trace file", reader->path,
-                         strerror(errno));
+    free(line.bytes);
+    if (status == CLI_OK)
+        status = CLI_CONTINUE;
     if (status == CLI_CONTINUE && trace->num_requests == 0)
         return cli_error("replay", "%s has no requests; name a trace file", reader->path);
     return status;

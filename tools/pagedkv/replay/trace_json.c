@@ -88,8 +88,8 @@ static int read_string(struct line *line, const char **begin, const char **end) 
         return syntax_error(line, "a string");
     *begin = ++line->at;
     for (; line->at < line->end && *line->at != '"'; line->at++) {
-        if (*line->at == '\\' && line->at + 1 < line->end)
-            line->at++;
+        if (*line->at == '\\' && line->at + 1 < line->end && !strchr("\"\\/bfnrtu", *++line->at))
+            return syntax_error(line, "the rest of an escape");
         if ((unsigned char)*line->at < ' ')
             return syntax_error(line, "a character of a string");
     }
@@ -99,12 +99,31 @@ static int read_string(struct line *line, const char **begin, const char **end) 
     return CLI_CONTINUE;
 }
 
+/* At least one digit, or -1. */
+static int skip_digits(struct line *line) {
+    const char *begin = line->at;
+    while (line->at < line->end && *line->at >= '0' && *line->at <= '9')
+        line->at++;
+    return line->at > begin ? 0 : -1;
+}
+
+static bool skip_one_of(struct line *line, const char *letters) {
+    const bool is_there = line->at < line->end && *line->at && strchr(letters, *line->at);
+    line->at += is_there;
+    return is_there;
+}
+
 static int skip_number(struct line *line) {
     const char *begin = line->at;
-    int num_digits = 0;
-    for (; line->at < line->end && memchr("+-.eE0123456789", *line->at, 15); line->at++)
-        num_digits += *line->at >= '0' && *line->at <= '9';
-    if (num_digits > 0)
+    (void)skip_one_of(line, "-");
+    int status = skip_digits(line);
+    if (status == 0 && skip_one_of(line, "."))
+        status = skip_digits(line);
+    if (status == 0 && skip_one_of(line, "eE")) {
+        (void)skip_one_of(line, "+-");
+        status = skip_digits(line);
+    }
+    if (status == 0)
         return CLI_CONTINUE;
     line->at = begin;
     return syntax_error(line, "a value");
@@ -316,7 +335,7 @@ static int32_t number_block(struct trace_reader *reader, int32_t parent, int64_t
     const struct trace_token_block block = {parent, num_tokens, reader->num_tokens};
     const struct candidate candidate = {reader, &block};
     const int64_t num_known = reader->table.num_ids;
-    uint64_t hash = cli_mix((uint64_t)(int64_t)parent);
+    uint64_t hash = cli_mix(id_table_seed() ^ (uint64_t)(int64_t)parent);
     if (store_tokens(reader, first, num_tokens) != 0)
         return -1;
     if (num_known == reader->max_token_blocks) {
