@@ -115,8 +115,8 @@ pkv_paged_attention_reserve(struct pkv_context *context,
  *              more than 2^32 tokens, those before its offset included; 2^31 rows and more; bytes
  *              that 64 bits cannot count), STRUCT_SIZE
  * threads      any; the context is only read
- * cost         one pass over the queries and one over the units; no element of the cache is read, no
- *              allocation
+ * cost         one pass over the queries and one over the units; no element of the cache is read,
+ *              no allocation
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_paged_attention_explain(const struct pkv_context *context,
@@ -224,7 +224,8 @@ struct pkv_merge_states_options {
  *             STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context, outs, lses, out),
  *             INVALID_ARGUMENT (num_states, lse_base, reserved), DTYPE, RANK, SHAPE, STRIDE
  *             (outputs that share bytes), OVERLAP (an output shares bytes with an input in part, or
- *             with the other output), STRUCT_SIZE. The error's index is the number of the state
+ *             with the other output), STRUCT_SIZE. The error's index, with OVERLAP its bound, is
+ *             the number of the state; pkv_merge_state names it
  * threads     the caller's alone
  * cost        every out is read once, every lse twice and once more for each 64 elements of a head;
  *             no allocation

@@ -8,8 +8,8 @@
  * threads of a thread_safe pool it waits: all calls of a step, from begin to its end, belong to one
  * thread, and no other may destroy the batch meanwhile). A rollback
  * restores exactly the state before: tables, references, the order of eviction, the index, the
- * metrics; no event is sent. Running out of blocks rolls back by itself. After a commit the
- * tensors stay until the next begin.
+ * metrics (but num_rollbacks and num_out_of_blocks); no event is sent. Running out of blocks rolls
+ * back by itself. After a commit the tensors stay until the next begin.
  *
  * A step of an engine: begin, match and append for each sequence, commit; pkv_copy_blocks with
  * block_mapping; pkv_step_set with indices, which then serves scatter, gather and attention; run
@@ -42,7 +42,8 @@ PKV_API size_t pkv_batch_memory_size(const struct pkv_pool *pool,
  *
  * batch    out; hand it to pkv_batch_destroy before the pool; NULL on error
  * options  nullable
- * errors   NULL_ARGUMENT, INVALID_ARGUMENT, STRUCT_SIZE, OVERFLOW, OUT_OF_MEMORY
+ * errors   NULL_ARGUMENT (batch, pool), INVALID_ARGUMENT (max_seqs, max_tokens, half an allocator),
+ *          STRUCT_SIZE, OVERFLOW, OUT_OF_MEMORY
  * cost     one allocation
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_create(struct pkv_batch **batch,
@@ -62,23 +63,25 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_create_in(struct pkv_batch **batc
 PKV_API void pkv_batch_destroy(struct pkv_batch *batch);
 
 /* Opens the step. The tensors of the step before are gone.
- * errors   NULL_ARGUMENT, BAD_STATE (a batch of this pool is open) */
+ * errors   NULL_ARGUMENT, BAD_STATE (a batch of this pool is open; inside an event callback) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_begin(struct pkv_batch *batch,
                                                      struct pkv_error *error);
 
 /* pkv_seq_match within the step.
- * errors   its errors, and CAPACITY (more than 3 * max_seqs operations), BAD_STATE (not open). Of an
- *          operation that fails nothing is done, and the step stays open */
+ * errors   its errors, and CAPACITY (more than 3 * max_seqs operations), BAD_STATE (not open). Of
+ *          an operation that fails nothing is done, and the step stays open */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_match(struct pkv_batch *batch, struct pkv_seq seq,
                                                      const int32_t *token_ids, int64_t num_tokens,
                                                      int64_t *num_hit_tokens,
                                                      struct pkv_error *error);
 
 /* pkv_seq_append within the step: the sequence becomes the next row of the tensors. Once a step for
- * each sequence. The copies needed are in block_mapping.
+ * each sequence; 0 tokens make no row, and may be followed by others. The copies needed are in
+ * block_mapping.
  *
  * token_ids  [num_tokens] in; copied
- * errors     those of pkv_seq_append, and CAPACITY (max_seqs, max_tokens), BAD_STATE (not open;
+ * errors     those of pkv_seq_append, and CAPACITY (max_seqs, max_tokens, more than 3 * max_seqs
+ *            operations), BAD_STATE (not open;
  *            appended to in this step; the block to be copied holds tokens reserved in this very
  *            step, by the sequence that it was forked from: fork before the append, or append in
  *            the next step). The step stays open, except that OUT_OF_BLOCKS rolls it back
@@ -87,8 +90,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_append(struct pkv_batch *batch, s
                                                       const int32_t *token_ids, int64_t num_tokens,
                                                       struct pkv_error *error);
 
-/* pkv_seq_fork within the step. After a rollback the child does not exist.
- * errors   as pkv_batch_match */
+/* pkv_seq_fork within the step. After a rollback the child's handle is that of a freed sequence.
+ * errors   those of pkv_seq_fork, and CAPACITY (operations), BAD_STATE (not open) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_fork(struct pkv_batch *batch, struct pkv_seq parent,
                                                     struct pkv_seq *child, struct pkv_error *error);
 
@@ -99,7 +102,7 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_fork(struct pkv_batch *batch, str
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_commit(struct pkv_batch *batch,
                                                       struct pkv_error *error);
 
-/* Undoes the step: the pool is exactly as it was at begin.
+/* Undoes the step: the pool is as it was at begin (see above).
  * errors   NULL_ARGUMENT, BAD_STATE (not open) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_rollback(struct pkv_batch *batch,
                                                         struct pkv_error *error);
@@ -134,7 +137,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_batch_tensors_get(const struct pkv_batc
 /* pkv_seq_mark_computed for every row of a committed step, up to the tokens that it had at the
  * commit. Sequences freed since are left out; of those truncated since, what every truncation has
  * left is marked, and nothing that came after one, by an append or another batch.
- * errors   NULL_ARGUMENT, BAD_STATE (not committed, marked already, or a batch is open) */
+ * errors   NULL_ARGUMENT, BAD_STATE (not committed, marked already, a batch is open, inside an
+ *          event callback) */
 PKV_MUST_USE PKV_API enum pkv_status pkv_batch_mark_computed(struct pkv_batch *batch,
                                                              struct pkv_error *error);
 

@@ -30,8 +30,8 @@ extern "C" {
  *                pkv_cache_init has not filled), INTERNAL (sim: an access outside the cache)
  * threads        the executor's, at most one for each 512 KiB to be written; the caller's alone
  *                when that makes one, and in sim
- * cost           2 * num_pairs * block bytes moved, and two passes over the pairs for each 2,048 of
- *                them; no allocation
+ * cost           2 * num_pairs * block bytes moved, and up to four passes over the pairs for each
+ *                2,048 of them; no allocation
  * numerics       EXACT
  * source         vLLM copy_blocks
  */

@@ -107,7 +107,7 @@ struct pkv_cache_options {
  *              or heads are not the key's), STRIDE (elements of a fragment not adjacent, elements
  *              that share bytes), OVERLAP (a byte belongs to both parts; parts that interleave in
  *              steps of different size may be refused too), LAYOUT (format), UNSUPPORTED (a 4-D
- *              PA_NZ whose heads are no multiples of 32 bytes), OVERFLOW (slots),
+ *              PA_NZ whose heads are no multiples of 32 bytes),
  *              INVALID_ARGUMENT (a layout, reserved, a negative num_kv_heads), STRUCT_SIZE
  * threads      any
  * cost         no element is read, no allocation

@@ -62,7 +62,8 @@ PKV_API void pkv_context_destroy(struct pkv_context *context);
 /* The level whose kernels this context uses; PKV_CPU_LEVEL_C for NULL. */
 PKV_API int32_t pkv_context_cpu_level(const struct pkv_context *context);
 
-/* The facts of the last call with this context that failed; status is PKV_STATUS_OK if none has.
+/* The facts of the last call with this context that failed; status is PKV_STATUS_OK if none has. A
+ * call that takes a const context leaves them as they are.
  * Valid until the next call with this context. NULL for NULL. */
 PKV_API const struct pkv_error *pkv_context_last_error(const struct pkv_context *context);
 

@@ -42,7 +42,7 @@ PKV_API void pkv_gather_plan_destroy(struct pkv_gather_plan *plan);
  * num_threads  >= 1
  * explanation  out; its struct_size is read
  * errors       NULL_ARGUMENT (plan, explanation), INVALID_ARGUMENT (num_tokens, num_threads),
- *              OVERFLOW (bytes of all rows), STRUCT_SIZE
+ *              OVERFLOW (bytes of all rows, or of a tile), STRUCT_SIZE
  * threads      any
  * cost         arithmetic only; no allocation
  */

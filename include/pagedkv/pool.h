@@ -90,11 +90,13 @@ PKV_API size_t pkv_pool_memory_size(const struct pkv_pool_options *options);
  *
  * pool     out; hand it to pkv_pool_destroy; NULL on error
  * options  in; num_blocks must be given
- * errors   NULL_ARGUMENT (pool, options), INVALID_ARGUMENT, STRUCT_SIZE, UNSUPPORTED (partial blocks
- *          with several groups), OVERFLOW, OUT_OF_MEMORY, SYSTEM (no random seed, no mutex)
+ * errors   NULL_ARGUMENT (pool, options; groups with num_groups), INVALID_ARGUMENT (a number that
+ *          is not as said there; block_size beside groups; half an allocator), STRUCT_SIZE,
+ *          UNSUPPORTED (partial blocks with several groups), OUT_OF_MEMORY, SYSTEM (no random seed,
+ *          no mutex)
  * cost     one allocation and one pass over it. A block costs at most 96 bytes beside its stored
- *          tokens (block_size * 4 bytes, of the largest group); a sequence 4 bytes for each entry of
- *          its tables and some 100 for each group
+ *          tokens (block_size * 4 bytes, of the largest group); a sequence 4 bytes for each entry
+ *          of its tables and some 100 for each group; a domain max_domain_bytes and some 60
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_pool_create(struct pkv_pool **pool,
                                                      const struct pkv_pool_options *options,
@@ -136,8 +138,9 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_block_allocate(struct pkv_pool *pool, i
  * retained.
  *
  * blocks   [num_blocks] in
- * errors   NULL_ARGUMENT, INVALID_ARGUMENT, BLOCK_OUT_OF_RANGE (a block_id that this pool does not
- *          have), STALE_HANDLE (given back, or handed out anew since), BAD_STATE; nothing is changed
+ * errors   NULL_ARGUMENT, INVALID_ARGUMENT (num_blocks < 0), BLOCK_OUT_OF_RANGE (a block_id that
+ *          this pool does not have), STALE_HANDLE (given back, or handed out anew since),
+ *          BAD_STATE; nothing is changed
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_block_retain(struct pkv_pool *pool, int64_t num_blocks,
                                                       const struct pkv_block *blocks,
@@ -147,9 +150,9 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_block_retain(struct pkv_pool *pool, int
  * the last to the first.
  *
  * blocks   [num_blocks] in
- * errors   NULL_ARGUMENT, INVALID_ARGUMENT, BLOCK_OUT_OF_RANGE, STALE_HANDLE (given back already, also
- *          earlier in the same list, handed out anew, or held by sequences only), BAD_STATE; nothing
- *          is changed
+ * errors   NULL_ARGUMENT, INVALID_ARGUMENT (num_blocks < 0), BLOCK_OUT_OF_RANGE, STALE_HANDLE
+ *          (given back already, also earlier in the same list, handed out anew, or held by
+ *          sequences only), BAD_STATE; nothing is changed
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_block_release(struct pkv_pool *pool, int64_t num_blocks,
                                                        const struct pkv_block *blocks,

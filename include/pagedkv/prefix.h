@@ -37,8 +37,8 @@ struct pkv_domain {
  * group, block_size  the layer group and its block size
  * domain             in, nullable: no field present
  * key                out
- * errors             NULL_ARGUMENT, INVALID_ARGUMENT, STRUCT_SIZE, CAPACITY (a field beyond 2^32 - 1
- *                    bytes)
+ * errors             NULL_ARGUMENT, INVALID_ARGUMENT (group, block_size), STRUCT_SIZE, CAPACITY (a
+ *                    field beyond 2^32 - 1 bytes)
  * source             doc/prefix-key.md
  */
 PKV_MUST_USE PKV_API enum pkv_status
@@ -56,12 +56,13 @@ PKV_MUST_USE PKV_API enum pkv_status
 pkv_prefix_block_key(uint64_t hash_seed, const struct pkv_key *parent, const int32_t *token_ids,
                      int64_t num_tokens, struct pkv_key *key, struct pkv_error *error);
 
-/* How many of these tokens a new sequence would find, as pkv_seq_match does, changing nothing.
+/* How many of these tokens a new sequence would find, as pkv_seq_match does, changing nothing. What
+ * is beyond max_tokens_per_seq is not looked for.
  *
  * domain          in, nullable
  * token_ids       [num_tokens] in
  * num_hit_tokens  out
- * errors          NULL_ARGUMENT, INVALID_ARGUMENT, STRUCT_SIZE, CAPACITY (domain)
+ * errors          NULL_ARGUMENT, INVALID_ARGUMENT (num_tokens < 0), STRUCT_SIZE, CAPACITY (domain)
  * cost            one hash and one comparison a block
  */
 PKV_MUST_USE PKV_API enum pkv_status

@@ -127,9 +127,9 @@ enum pkv_scatter_mode {
     /* key and value are 2-D and contiguous, of any two dimensions; the row of token t, kv_dim
      * elements with the heads of the cache, starts at element stride * t + offset of the tensor. */
     PKV_SCATTER_MODE_NCT = 1,
-    /* The compressed modes. Each head of each sequence has a region of its own in the cache, and its
-     * rows are thinned on the way there; see pkv_scatter_pa_kv_cache. With seq the length of the
-     * sequence, w = compress_lens and o = compress_seq_offset: */
+    /* The compressed modes. Each head of each sequence has a region of its own in the cache, and
+     * its rows are thinned on the way there; see pkv_scatter_pa_kv_cache. With seq the length of
+     * the sequence, w = compress_lens and o = compress_seq_offset: */
     PKV_SCATTER_MODE_ALIBI = 2, /* the last w tokens (w is what is kept) */
     PKV_SCATTER_MODE_ROPE = 3,  /* tokens before o, the mean of the w tokens from o on, the rest */
     PKV_SCATTER_MODE_OMNI = 4   /* tokens before o, and those from o + w on */
@@ -193,15 +193,15 @@ struct pkv_scatter_pa_kv_cache_options {
  * effect                  With w and o those of the region and seq the length of its sequence:
  *                         ALIBI writes tokens seq - w ... seq - 1. ROPE writes tokens 0 ... o - 1,
  *                         then in one row the mean of tokens o ... o + w - 1, then tokens o + w ...
- *                         seq - 1; OMNI the same without the mean. In both, w = 0 or o = -1 means
- *                         all tokens as they are. pkv_scatter_compressed_lens tells how many rows
- *                         that makes. A negative slot skips its region: nothing is written, and its
- *                         w and o are not looked at. No region may lie in another one, whatever
- *                         options->duplicates says
+ *                         seq - 1; OMNI the same without the mean. In both, w = 0, o = -1 or o =
+ *                         seq means all tokens as they are, and the other number is not looked at.
+ *                         pkv_scatter_compressed_lens tells how many rows that makes. A negative
+ *                         slot skips its region: nothing is written, and its w and o are not looked
+ *                         at. No region may lie in another one, whatever options->duplicates says
  * errors                  besides those above: DTYPE, RANK, SHAPE (the index tensors; caches with
  *                         more than one head), INVALID_ARGUMENT (seq_lens negative, above
- *                         padded_len, or with a sum that is not num_tokens; compress_lens negative
- *                         or above seq; compress_seq_offset below -1 or above seq - w),
+ *                         padded_len, or with a sum that is not num_tokens; compress_lens negative;
+ *                         of a window, w above seq, o below 0 or above seq - w),
  *                         SLOT_OUT_OF_RANGE (a region that leaves the cache), OVERLAP (two regions
  *                         that share a slot; a region that shares bytes with an input),
  *                         UNSUPPORTED (another layout than NHD; a region that asks for a mean of
@@ -210,7 +210,7 @@ struct pkv_scatter_pa_kv_cache_options {
  *                         thread's
  * cost                    every token that is written or in a window read once, every row written
  *                         once; regions that do not ascend in memory are compared in one pass over
- *                         the indices for each 2,048 of them; no allocation
+ *                         the indices for each 1,024 of them; no allocation
  * numerics                EXACT. The mean of f32, f16, bf16, f8_e4m3fn and f8_e5m2 is a float32 sum
  *                         in the order of tokens, from 0, divided by (float)w and rounded to
  *                         nearest even, fp8 saturating; a mean that is not a number is the positive
@@ -224,7 +224,7 @@ pkv_scatter_pa_kv_cache(struct pkv_context *context, const struct pkv_tensor *ke
                         struct pkv_error *error);
 
 /* How many rows pkv_scatter_pa_kv_cache writes to each region in a compressed mode: w in ALIBI; in
- * OMNI seq - w and in ROPE seq - w + 1, or seq where w = 0 or o = -1.
+ * OMNI seq - w and in ROPE seq - w + 1, or seq where w = 0, o = -1 or o = seq.
  *
  * scatter_mode         PKV_SCATTER_MODE_ALIBI, _ROPE or _OMNI
  * seq_lens             [num_seqs] int32 or int64 in
@@ -235,8 +235,8 @@ pkv_scatter_pa_kv_cache(struct pkv_context *context, const struct pkv_tensor *ke
  * errors               of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK,
  *                      SHAPE, STRIDE, MISALIGNED, OVERFLOW; and NULL_ARGUMENT (a tensor that the
  *                      mode lacks or does not take), INVALID_ARGUMENT (scatter_mode; seq_lens
- *                      negative; compress_lens negative or above seq; compress_seq_offset below -1
- *                      or above seq - w), DTYPE (neither int32 nor int64), RANK, SHAPE (not one
+ *                      negative; compress_lens negative; of a window, w above seq, o below 0 or
+ *                      above seq - w), DTYPE (neither int32 nor int64), RANK, SHAPE (not one
  *                      number for each head of each sequence), STRIDE (results that share bytes),
  *                      OVERLAP (compressed_lens shares bytes with an input; one that only
  *                      interleaves may be refused too), OVERFLOW (a length that does not fit its
@@ -273,15 +273,16 @@ struct pkv_scatter_update_options {
  *           the first two axes
  * options   in, nullable: last entry wins, store policy AUTO
  * effect    the named rows; all other bytes of input stay as they are. An index without entries,
- *           and rows without elements in input and src, succeed and do nothing
+ *           and rows without elements in input and src, succeed and do nothing; an input without
+ *           rows takes an index of negative entries alone
  * errors    of each tensor those of pkv_tensor_resolve: NULL_ARGUMENT, DTYPE, RANK, SHAPE, STRIDE,
  *           MISALIGNED, OVERFLOW; and NULL_ARGUMENT (context), INVALID_ARGUMENT (dim, duplicates,
  *           store_policy), DTYPE (src not that of input; none of the twelve; index none of its
- *           three), RANK (not one of the forms above), SHAPE (likewise; an input without rows),
+ *           three), RANK (not one of the forms above), SHAPE (likewise),
  *           STRIDE (last axis of input not adjacent, its elements share bytes; index or src not in
  *           equal steps), SLOT_OUT_OF_RANGE (target >= rows), DUPLICATE_SLOT (under REJECT),
  *           OVERLAP (a row to be written shares bytes with src or index; one that only interleaves
- *           with them may be refused too), OVERFLOW (rows), STRUCT_SIZE, INTERNAL (sim: an access
+ *           with them may be refused too), STRUCT_SIZE, INTERNAL (sim: an access
  *           outside a tensor)
  * threads   as pkv_scatter_run
  * cost      2 * b * s rows moved, and the passes of pkv_step_set over index; no allocation

@@ -47,7 +47,7 @@ struct pkv_scatter_rows_options {
  *               none of the twelve; a source not that of its cache), RANK (not one of the forms
  *               above), SHAPE (an empty axis of a cache; not the slots or blocks of the others; a
  *               source of another number of tokens or another row than its cache), STRIDE (the last
- *               axis of a cache not adjacent, its elements share bytes), OVERFLOW (slots), DTYPE,
+ *               axis of a cache not adjacent, its elements share bytes), DTYPE,
  *               RANK, SLOT_OUT_OF_RANGE, DUPLICATE_SLOT (slot_mapping, as pkv_step_set), OVERLAP
  *               (two caches share bytes; a row to be written shares bytes with a source or
  *               slot_mapping; what only interleaves in steps of different size may be refused too),

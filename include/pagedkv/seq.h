@@ -19,8 +19,8 @@
 extern "C" {
 #endif
 
-/* A handle. A handle of zeroes is none; one of a freed sequence is refused. index is below max_seqs,
- * and no other sequence that is alive has it. */
+/* A handle. A handle of zeroes is none; one of a freed sequence is refused. index is below
+ * max_seqs, and no other sequence that is alive has it. */
 struct pkv_seq {
     uint32_t index;
     uint32_t generation;
@@ -38,7 +38,8 @@ struct pkv_seq_options {
  *
  * seq      out
  * options  nullable
- * errors   NULL_ARGUMENT, INVALID_ARGUMENT, STRUCT_SIZE, CAPACITY (max_seqs, max_domain_bytes),
+ * errors   NULL_ARGUMENT (pool, seq), INVALID_ARGUMENT (priority, not_indexed), STRUCT_SIZE,
+ *          CAPACITY (max_seqs, max_domain_bytes),
  *          BAD_STATE (a batch step is open, or inside an event callback)
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_seq_create(struct pkv_pool *pool, struct pkv_seq *seq,
@@ -60,7 +61,7 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_seq_free(struct pkv_pool *pool, struct 
  * token_ids       [num_tokens] in
  * num_hit_tokens  out; the sequence has so many tokens now, all of them computed. Whole blocks of
  *                 every group, and one partial block at the end if such are indexed
- * errors          NULL_ARGUMENT, INVALID_ARGUMENT, STALE_HANDLE, CAPACITY (beyond
+ * errors          NULL_ARGUMENT, INVALID_ARGUMENT (num_tokens < 0), STALE_HANDLE, CAPACITY (beyond
  *                 max_tokens_per_seq), BAD_STATE (also: the sequence has tokens)
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_seq_match(struct pkv_pool *pool, struct pkv_seq seq,
@@ -82,7 +83,7 @@ struct pkv_block_copy {
  * copies     [num_groups] out: one for each layer group; source and destination -1: none is needed.
  *            Untouched on error
  * errors     NULL_ARGUMENT, INVALID_ARGUMENT (num_tokens < 0), STALE_HANDLE, CAPACITY (beyond
- *            max_tokens_per_seq), OUT_OF_BLOCKS (value is what is missing, bound what there is),
+ *            max_tokens_per_seq), OUT_OF_BLOCKS (value is what is needed, bound what there is),
  *            BAD_STATE; nothing is changed
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_seq_append(struct pkv_pool *pool, struct pkv_seq seq,
@@ -115,7 +116,8 @@ PKV_MUST_USE PKV_API enum pkv_status pkv_seq_truncate(struct pkv_pool *pool, str
  * their group are given back.
  *
  * num_computed_tokens  not less than before, not more than num_tokens
- * errors               NULL_ARGUMENT, INVALID_ARGUMENT, STALE_HANDLE, BAD_STATE
+ * errors               NULL_ARGUMENT, INVALID_ARGUMENT (num_computed_tokens), STALE_HANDLE,
+ *                      BAD_STATE
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_seq_mark_computed(struct pkv_pool *pool,
                                                            struct pkv_seq seq,
@@ -164,7 +166,7 @@ enum pkv_preemption {
  *
  * policy  enum pkv_preemption
  * seq     out; zeroes on error
- * errors  NULL_ARGUMENT, INVALID_ARGUMENT, CAPACITY (no sequence holds a block)
+ * errors  NULL_ARGUMENT, INVALID_ARGUMENT (policy), CAPACITY (no sequence holds a block)
  * cost    O(max_seqs)
  */
 PKV_MUST_USE PKV_API enum pkv_status pkv_preempt_choose(struct pkv_pool *pool, int32_t policy,

@@ -24,9 +24,9 @@ enum pkv_duplicates {
 
 struct pkv_step_options {
     size_t struct_size;
-    /* More slots or queries than that are CAPACITY; 0: no limit. A limit also gives the step memory,
-     * up to 10 bytes a token and 384 KiB in all, in which it finds out whether up to 65,536 slots
-     * all differ: threads can then divide the tokens instead of the slots, which is faster */
+    /* More slots or queries than that are CAPACITY; 0: no limit. A limit also gives the step
+     * memory, up to 10 bytes a token and 384 KiB in all, in which it finds out whether up to 65,536
+     * slots all differ: threads can then divide the tokens instead of the slots, which is faster */
     int64_t max_tokens;
     int64_t max_seqs; /* a block_table of more sequences is CAPACITY; 0: no limit */
     const struct pkv_allocator *allocator; /* NULL: malloc and free; copied */
@@ -72,7 +72,7 @@ PKV_API void pkv_step_destroy(struct pkv_step *step);
 
 /* The indices of one step. A tensor may be absent (ndim 0, data NULL) if no run needs it: a scatter
  * needs slot_mapping, a gather block_table and seq_lens, which come together or not at all;
- * seq_offsets count only with them. Attention needs query_start_loc beside them. They are borrowed:
+ * seq_offsets and query_start_loc need both; attention needs query_start_loc. They are borrowed:
  * they must stay unchanged until the last run of the step. */
 struct pkv_step_indices {
     size_t struct_size;
@@ -120,9 +120,10 @@ struct pkv_step_indices {
  *          (seq_offset + length beyond the table's width), OVERFLOW (positions or the sum of the
  *          lengths), BAD_STATE (a cache that pkv_cache_init has not filled), STRUCT_SIZE
  * threads  the caller's alone; no run of the step may be under way
- * cost     reads each index once, query_start_loc and shared entries of block_table twice, 256 slots
- *          and more two or three times to find that they differ; if that cannot be found, under
- *          REJECT once more for each 2,048 of them; no allocation
+ * cost     reads each index once, query_start_loc and shared entries of block_table twice. With
+ *          max_tokens 256 to 65,536 slots are read two or three times more, to find that all differ
+ *          (not under ASSUME_UNIQUE). Where that is not found, or not tried, REJECT reads all slots
+ *          up to twice for each 2,048 of them. No allocation
  */
 PKV_MUST_USE PKV_API enum pkv_status
 pkv_step_set(struct pkv_context *context, struct pkv_step *step, const struct pkv_cache *cache,

@@ -48,7 +48,9 @@ PKV_API int32_t pkv_dtype_from_name(const char *name);
  * strides are in elements and must not be negative; all zero means contiguous, C order. data is
  * aligned to its element size. An absent optional tensor is one with ndim 0 and data NULL, or a
  * NULL pointer to the struct. A function that takes a tensor refuses one that cannot be used with
- * the statuses of pkv_tensor_resolve, and changes nothing in the description. */
+ * the statuses of pkv_tensor_resolve, and changes nothing in the description.
+ * Where no two elements may share bytes, each stride has to be at least what the axes with smaller
+ * strides span together: elements that only interleave are refused, too. */
 struct pkv_tensor {
     void *data;
     int32_t dtype; /* enum pkv_dtype */
@@ -70,8 +72,8 @@ PKV_API struct pkv_tensor pkv_tensor_make(void *data, int32_t dtype, int32_t ndi
  *          size 1; nothing else changes
  * errors   NULL_ARGUMENT (tensor; data of a tensor with elements), DTYPE (no enum pkv_dtype), RANK
  *          (ndim outside 0 to PKV_MAX_DIMS), SHAPE (a negative dimension), STRIDE (a negative
- *          stride), MISALIGNED (data to its element), OVERFLOW (elements, bytes or the last address
- *          beyond 2^63 - 1)
+ *          stride), MISALIGNED (data to its element), OVERFLOW (more than 2^61 bytes, from the
+ *          first to behind the last element, or of all elements)
  * threads  any
  * cost     no element is read, no allocation
  */

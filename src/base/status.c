@@ -2,6 +2,7 @@
  *
  * Names of statuses, the sentence about an error, and structs that grow.
  */
+#include "base/dtype.h"
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -100,6 +101,16 @@ static struct pkv_error read_facts(const struct pkv_error *error) {
     return facts;
 }
 
+/* Element types by name. */
+static void show_number(char *text, size_t text_bytes, int32_t status, int64_t number) {
+    const bool is_dtype =
+        status == PKV_STATUS_DTYPE && number > PKV_DTYPE_INVALID && number < PKV_NUM_DTYPES;
+    if (is_dtype)
+        (void)snprintf(text, text_bytes, "%s", pkv_dtypes[number].name);
+    else
+        (void)snprintf(text, text_bytes, "%lld", (long long)number);
+}
+
 size_t pkv_error_text(const struct pkv_error *from, char *text, size_t text_bytes) {
     struct sentence sentence = {text, text ? text_bytes : 0, 0};
     const struct pkv_error facts = from ? read_facts(from) : (struct pkv_error){0};
@@ -112,6 +123,9 @@ size_t pkv_error_text(const struct pkv_error *from, char *text, size_t text_byte
     }
     if (error->function)
         say(&sentence, "%s: ", error->function);
+    char value[32], bound[32];
+    show_number(value, sizeof(value), error->status, error->value);
+    show_number(bound, sizeof(bound), error->status, error->bound);
     if (error->argument) {
         say(&sentence, "%s", error->argument);
         if (error->index != PKV_ERROR_NONE)
@@ -119,14 +133,14 @@ size_t pkv_error_text(const struct pkv_error *from, char *text, size_t text_byte
         if (error->axis >= 0)
             say(&sentence, ", dimension %d,", (int)error->axis);
         if (error->value != PKV_ERROR_NONE)
-            say(&sentence, " is %lld, but", (long long)error->value);
+            say(&sentence, " is %s, but", value);
         say(&sentence, " ");
     }
     say(&sentence, "%s", error->rule ? error->rule : "was refused");
     if (error->bound != PKV_ERROR_NONE)
-        say(&sentence, " (%lld)", (long long)error->bound);
+        say(&sentence, " (%s)", bound);
     if (error->argument == NULL && error->value != PKV_ERROR_NONE)
-        say(&sentence, ": %lld", (long long)error->value);
+        say(&sentence, ": %s", value);
     say(&sentence, " [%s]", pkv_status_name(error->status));
     return sentence.length;
 }

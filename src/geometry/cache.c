@@ -156,7 +156,8 @@ enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pk
     const struct pkv_strided bytes = pkv_cache_part_bytes(part, *num_blocks, *block_size);
     if (!pkv_strided_is_injective(&bytes))
         return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
-                             none, none, none, "has strides by which elements share bytes");
+                             none, none, none,
+                             "has strides by which elements share bytes, or interleave");
     part->span_bytes = pkv_strided_span(&bytes);
     return PKV_STATUS_OK;
 }

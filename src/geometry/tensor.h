@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 
+#include "base/dtype.h"
+
 /* What a refusal is reported about. */
 struct pkv_where {
     const char *function;
@@ -16,26 +18,11 @@ struct pkv_where {
     struct pkv_error *error;
 };
 
-enum { PKV_NUM_DTYPES = PKV_DTYPE_BOOL + 1 };
-
-/* By enum pkv_dtype. */
-struct pkv_dtype_info {
-    const char *name;
-    int64_t bytes;
-};
-extern const struct pkv_dtype_info pkv_dtypes[PKV_NUM_DTYPES];
-
 /* The checks of pkv_tensor_resolve, reported as `where` says, and a copy of the axes that there are, with strides that
  * can be multiplied by any index: those of resolve, but 1 where a stride of the caller's own is never used. What was
  * read may be read again. tensor is nullable: NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 const struct pkv_where *where);
-
-/* True for one of the twelve element types of a cache. */
-bool pkv_dtype_is_cache(int32_t dtype);
-
-/* True for int32 and int64. */
-bool pkv_dtype_is_index(int32_t dtype);
 
 /* A one-dimensional (or, with ndim 2, two-dimensional) tensor of int32 or int64, resolved. */
 enum pkv_status pkv_tensor_read_index(struct pkv_tensor *to, const struct pkv_tensor *tensor,

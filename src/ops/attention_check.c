@@ -139,7 +139,7 @@ static enum pkv_status check_overlap(const struct pkv_attention_job *job, struct
         if (!pkv_strided_is_injective(&written))
             return pkv_error_set(error, PKV_STATUS_STRIDE, job->function, names[i], PKV_ERROR_NONE,
                                  PKV_ERROR_NONE, PKV_ERROR_NONE,
-                                 "has strides by which elements share bytes");
+                                 "has strides by which elements share bytes, or interleave");
         bool meets = i == 1 && pkv_strided_may_overlap(&out, &written);
         for (int32_t j = 0; j < num_read; j++)
             meets = meets || pkv_strided_may_overlap(&written, &read[j]);

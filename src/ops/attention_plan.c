@@ -28,12 +28,13 @@ static enum pkv_status check_cache(const struct pkv_cache *cache, const char *fu
     if (described != PKV_STATUS_OK)
         return described;
     const struct pkv_cache_part *const parts[2] = {&cache->key, &cache->value};
+    static const char *const names[2] = {"cache->key", "cache->value"};
     for (int i = 0; i < 2 && parts[i]->data; i++) {
         if (!is_attention_dtype(parts[i]->dtype))
-            return refuse(error, PKV_STATUS_DTYPE, function, "cache", parts[i]->dtype,
+            return refuse(error, PKV_STATUS_DTYPE, function, names[i], parts[i]->dtype,
                           PKV_ERROR_NONE, "must hold float32, float16 or bfloat16");
         if (parts[i]->head_size > PKV_ATTENTION_MAX_HEAD_SIZE)
-            return refuse(error, PKV_STATUS_SHAPE, function, "cache", parts[i]->head_size,
+            return refuse(error, PKV_STATUS_SHAPE, function, names[i], parts[i]->head_size,
                           PKV_ATTENTION_MAX_HEAD_SIZE, "must have a head size of at most");
     }
     return PKV_STATUS_OK;

@@ -158,7 +158,7 @@ static enum pkv_status check_output(const struct job *job, const struct side *si
     if (!pkv_strided_is_injective(&written))
         return pkv_error_set(error, PKV_STATUS_STRIDE, job->function, name, PKV_ERROR_NONE,
                              PKV_ERROR_NONE, PKV_ERROR_NONE,
-                             "has strides by which elements share bytes");
+                             "has strides by which elements share bytes, or interleave");
     return PKV_STATUS_OK;
 }
 

@@ -83,7 +83,7 @@ static enum pkv_status check_output(const struct job *job, const struct pkv_tens
         return PKV_STATUS_OK;
     return pkv_error_set(job->error, PKV_STATUS_STRIDE, job->function, name, PKV_ERROR_NONE,
                          PKV_ERROR_NONE, PKV_ERROR_NONE,
-                         "has strides by which elements share bytes");
+                         "has strides by which elements share bytes, or interleave");
 }
 
 static enum pkv_status check_states(const struct job *job) {

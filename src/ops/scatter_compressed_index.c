@@ -198,7 +198,7 @@ static enum pkv_status check_output(const struct pkv_compressed_index *index,
     if (!pkv_strided_is_injective(&written))
         return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
-                             "has strides by which elements share bytes");
+                             "has strides by which elements share bytes, or interleave");
     const struct pkv_tensor *const inputs[] = {tensors->seq_lens, tensors->compress_lens,
                                                tensors->compress_seq_offset};
     for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++) {
