@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * One step of an engine that brings its own threads: one plan for all layers, indices checked once,
- * each layer divided between two pthreads with run_part. Then the same on the library's own threads,
- * which must give the same bytes. Keys and values are made up: no model is needed here.
+ * each layer divided between two pthreads with run_part. Then the same on the library's own
+ * threads, which must give the same bytes. Keys and values are made up: no model is needed here.
  */
 #include <pthread.h>
 #include <stdio.h>

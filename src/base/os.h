@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Everything that is asked of the operating system besides threads: os_linux.c answers, and is to be
- * written anew for another system.
+ * Everything that is asked of the operating system besides threads: os_linux.c answers, and is to
+ * be written anew for another system.
  */
 #ifndef PKV_BASE_OS_H
 #define PKV_BASE_OS_H

@@ -16,8 +16,8 @@ enum pkv_status pkv_cache_part_init(struct pkv_cache_part *part, const struct pk
                                     int32_t layout, int64_t num_kv_heads, int64_t *num_blocks,
                                     int64_t *block_size, const struct pkv_where *where);
 
-/* Gives a PA_NZ part that was described as one head of kv_dim the heads of a part with equal rows, where its
- * fragments allow it; leaves every other part as it is. */
+/* Gives a PA_NZ part that was described as one head of kv_dim the heads of a part with equal rows,
+ * where its fragments allow it; leaves every other part as it is. */
 void pkv_cache_part_adopt_heads(struct pkv_cache_part *part, const struct pkv_cache_part *other);
 
 /* Divides the rows of an NHD part of one head into num_heads heads, which they must hold. */

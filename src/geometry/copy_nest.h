@@ -26,8 +26,8 @@ struct pkv_copy_level {
 
 #define PKV_COPY_LEVELS 3
 
-/* The innermost level is the last of the array; unused levels are the first ones. num_levels 0: the whole
- * row is one piece, and the levels are not set. */
+/* The innermost level is the last of the array; unused levels are the first ones. num_levels 0: the
+ * whole row is one piece, and the levels are not set. */
 struct pkv_copy_nest {
     int64_t piece_bytes;
     int32_t num_levels;
@@ -69,8 +69,8 @@ static inline bool pkv_row_shape_is_dense(const struct pkv_row_shape *shape) {
 void pkv_copy_nest_divide(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
                           const struct pkv_row_shape *src);
 
-/* The two shapes have the same num_heads and head_bytes, and the larger fragment is a multiple of the smaller
- * one: true for every pair of layouts (a head, 32 bytes, 16 bytes, an element). */
+/* The two shapes have the same num_heads and head_bytes, and the larger fragment is a multiple of
+ * the smaller one: true for every pair of layouts (a head, 32 bytes, 16 bytes, an element). */
 static inline void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct pkv_row_shape *dst,
                                       const struct pkv_row_shape *src) {
     if (pkv_row_shape_is_dense(dst) && pkv_row_shape_is_dense(src)) {
@@ -81,8 +81,9 @@ static inline void pkv_copy_nest_init(struct pkv_copy_nest *nest, const struct p
     }
 }
 
-/* pkv_copy_nest_init from the rows of a resolved tensor to those of a part, without shapes where all bytes of a row are
- * adjacent on both sides: a scatter of one token takes 0.95 of the time, of eight 0.97. */
+/* pkv_copy_nest_init from the rows of a resolved tensor to those of a part, without shapes where
+ * all bytes of a row are adjacent on both sides: a scatter of one token takes 0.95 of the time, of
+ * eight 0.97. */
 static inline void pkv_copy_nest_to_part(struct pkv_copy_nest *nest,
                                          const struct pkv_cache_part *part,
                                          const struct pkv_tensor *rows) {

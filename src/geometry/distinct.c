@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Each entry writes its number into the cell of a hash of its value; whoever finds his own number there is the last of
- * his cell. Of equal entries at most one finds it, and the others find an entry of their value there: a repeat. If
- * another value has the cell, all of them find that, so that entries which lost their cells, about a fifth, are looked
- * at alone, with another hash. There is no branch for each entry, and cells need not be cleared.
+ * Each entry writes its number into the cell of a hash of its value; whoever finds his own number
+ * there is the last of his cell. Of equal entries at most one finds it, and the others find an
+ * entry of their value there: a repeat. If another value has the cell, all of them find that, so
+ * that entries which lost their cells, about a fifth, are looked at alone, with another hash. There
+ * is no branch for each entry, and cells need not be cleared.
  */
 #include "geometry/distinct.h"
 
@@ -31,8 +32,8 @@ void pkv_distinct_init(struct pkv_distinct *distinct, void *memory, int64_t max_
         max_numbers > 0 ? distinct->cells + (INT64_C(1) << cell_bits(max_numbers)) : NULL;
 }
 
-/* Multiplication by an odd number, of which the highest bits count: slots in equal steps, as those of tokens that begin
- * a block, go to cells in equal steps. */
+/* Multiplication by an odd number, of which the highest bits count: slots in equal steps, as those
+ * of tokens that begin a block, go to cells in equal steps. */
 struct hash {
     uint64_t factor;
     int shift;
@@ -42,7 +43,8 @@ static inline uint64_t cell_of(struct hash hash, int64_t number) {
     return (uint64_t)number * hash.factor >> hash.shift;
 }
 
-/* Collects into distinct->members those of `members` (nullable: all entries) that are not the last of their cells. */
+/* Collects into distinct->members those of `members` (nullable: all entries) that are not the last
+ * of their cells. */
 static inline int64_t find_losers(const struct pkv_distinct *distinct,
                                   const struct pkv_vector *vector, struct hash hash,
                                   const uint16_t *members, int64_t num_members) {

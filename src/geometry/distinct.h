@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether many numbers differ, decided quickly in memory that was prepared before. vector.h has searches that need no
- * memory and take longer.
+ * Whether many numbers differ, decided quickly in memory that was prepared before. vector.h has
+ * searches that need no memory and take longer.
  */
 #ifndef PKV_GEOMETRY_DISTINCT_H
 #define PKV_GEOMETRY_DISTINCT_H
@@ -23,8 +23,9 @@ int64_t pkv_distinct_bytes(int64_t max_numbers);
 /* memory: [pkv_distinct_bytes(max_numbers)], aligned to 2 bytes, with any content; borrowed. */
 void pkv_distinct_init(struct pkv_distinct *distinct, void *memory, int64_t max_numbers);
 
-/* True: no number of the vector but negative ones stands twice. False: one does, or the vector is longer than
- * max_numbers, or its numbers collide under a hash that is fixed. The work is bounded: a few passes. */
+/* True: no number of the vector but negative ones stands twice. False: one does, or the vector is
+ * longer than max_numbers, or its numbers collide under a hash that is fixed. The work is bounded:
+ * a few passes. */
 bool pkv_distinct_prove(const struct pkv_distinct *distinct, const struct pkv_vector *vector);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Overlap by sweeping the intervals in the order of their beginnings. They cannot be sorted where they
- * are, so each pass over the list picks the next ones of that order into a heap on the stack.
+ * Overlap by sweeping the intervals in the order of their beginnings. They cannot be sorted where
+ * they are, so each pass over the list picks the next ones of that order into a heap on the stack.
  */
 #include "geometry/interval.h"
 
@@ -18,13 +18,14 @@ struct entry {
     int64_t number;
 };
 
-/* Intervals that begin together go by their numbers, so that every place in the order is taken once. */
+/* Intervals that begin together go by their numbers, so that every place in the order is taken
+ * once. */
 static bool is_before(const struct entry *a, const struct entry *b) {
     return a->begin != b->begin ? a->begin < b->begin : a->number < b->number;
 }
 
-/* Puts `entry` into a heap of `count` entries, of which the last one in the order is first in memory, at
- * place `hole` or below it. */
+/* Puts `entry` into a heap of `count` entries, of which the last one in the order is first in
+ * memory, at place `hole` or below it. */
 static void sift_down(struct entry *heap, int64_t count, int64_t hole, struct entry entry) {
     for (int64_t child = 2 * hole + 1; child < count; child = 2 * hole + 1) {
         if (child + 1 < count && is_before(&heap[child], &heap[child + 1]))
@@ -43,8 +44,8 @@ static void sift_up(struct entry *heap, int64_t hole, struct entry entry) {
     heap[hole] = entry;
 }
 
-/* The first HEAP_SIZE non-empty intervals behind `last` (NULL: of all) in the order, sorted; returns how
- * many. */
+/* The first HEAP_SIZE non-empty intervals behind `last` (NULL: of all) in the order, sorted;
+ * returns how many. */
 static int64_t next_entries(const struct pkv_interval_list *list, const struct entry *last,
                             struct entry heap[HEAP_SIZE]) {
     int64_t begins[CHUNK], size = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Single numbers of float32, float16 or bfloat16 in memory, for code that is written for clarity. Kernels have
- * loads and stores of their own.
+ * Single numbers of float32, float16 or bfloat16 in memory, for code that is written for clarity.
+ * Kernels have loads and stores of their own.
  */
 #ifndef PKV_GEOMETRY_NUMBER_H
 #define PKV_GEOMETRY_NUMBER_H

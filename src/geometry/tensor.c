@@ -7,8 +7,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 
-/* Field by field to where the caller wants it, which GCC does for a literal of values alone: the copy of a struct that was
- * just written has to wait until everything stored before it, rows of a cache for example, has reached the cache. */
+/* Field by field to where the caller wants it, which GCC does for a literal of values alone: the
+ * copy of a struct that was just written has to wait until everything stored before it, rows of a
+ * cache for example, has reached the cache. */
 struct pkv_tensor pkv_tensor_make(void *data, int32_t dtype, int32_t ndim, const int64_t *shape) {
     int64_t n[PKV_MAX_DIMS];
     for (int32_t i = 0; i < PKV_MAX_DIMS; i++)
@@ -32,9 +33,9 @@ static enum pkv_status refuse_negative(const struct pkv_tensor *tensor,
                               "must not have a negative stride");
 }
 
-/* The tensor's own strides, and with them the elements from the first to behind the last one. The stride of a single
- * step is never used, and may be any number: make it one that fits everywhere. Not 0: strides that are all 0 would be
- * taken for C order when the tensor is read again. */
+/* The tensor's own strides, and with them the elements from the first to behind the last one. The
+ * stride of a single step is never used, and may be any number: make it one that fits everywhere.
+ * Not 0: strides that are all 0 would be taken for C order when the tensor is read again. */
 static bool take_strides(struct pkv_tensor *to, const struct pkv_tensor *tensor, int64_t *span) {
     *span = 1;
     for (int32_t i = 0; i < to->ndim; i++) {
@@ -47,13 +48,14 @@ static bool take_strides(struct pkv_tensor *to, const struct pkv_tensor *tensor,
     return true;
 }
 
-/* No machine has a quarter of the 64-bit addresses; below that, one step beyond the end of any axis, and the
- * sum of two sizes, still fit, and nobody need check again. */
+/* No machine has a quarter of the 64-bit addresses; below that, one step beyond the end of any
+ * axis, and the sum of two sizes, still fit, and nobody need check again. */
 #define MAX_BYTES (INT64_C(1) << 61)
 
-/* Field by field (dtype and ndim apart, or the compiler takes them for one), and only the axes that there are: a caller
- * has often just written the tensor, and what was written by words cannot be read by larger pieces before the words are
- * in the cache. The one loop adds up what it finds, since every call of a small step comes through here several times. */
+/* Field by field (dtype and ndim apart, or the compiler takes them for one), and only the axes that
+ * there are: a caller has often just written the tensor, and what was written by words cannot be
+ * read by larger pieces before the words are in the cache. The one loop adds up what it finds,
+ * since every call of a small step comes through here several times. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 const struct pkv_where *where) {
     const char *const function = where->function, *const argument = where->argument;
@@ -116,7 +118,8 @@ enum pkv_status pkv_tensor_resolve(struct pkv_tensor *tensor, struct pkv_error *
     int64_t strides = 0;
     for (int32_t i = 0; i < tensor->ndim; i++)
         strides |= tensor->strides[i];
-    /* With an empty dimension the product of the others may not fit; the strides only need to be some numbers then. */
+    /* With an empty dimension the product of the others may not fit; the strides only need to be
+     * some numbers then. */
     int64_t count = 1;
     bool fits = strides == 0;
     for (int32_t i = tensor->ndim - 1; i >= 0 && fits; i--) {

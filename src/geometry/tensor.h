@@ -18,9 +18,10 @@ struct pkv_where {
     struct pkv_error *error;
 };
 
-/* The checks of pkv_tensor_resolve, reported as `where` says, and a copy of the axes that there are, with strides that
- * can be multiplied by any index: those of resolve, but 1 where a stride of the caller's own is never used. What was
- * read may be read again. tensor is nullable: NULL_ARGUMENT. */
+/* The checks of pkv_tensor_resolve, reported as `where` says, and a copy of the axes that there
+ * are, with strides that can be multiplied by any index: those of resolve, but 1 where a stride of
+ * the caller's own is never used. What was read may be read again. tensor is nullable:
+ * NULL_ARGUMENT. */
 enum pkv_status pkv_tensor_read(struct pkv_tensor *to, const struct pkv_tensor *tensor,
                                 const struct pkv_where *where);
 
@@ -36,8 +37,8 @@ static inline bool pkv_tensor_is_absent(const struct pkv_tensor *tensor) {
 /* The tensor is resolved, so that the product is known to fit. */
 int64_t pkv_tensor_num_elements(const struct pkv_tensor *tensor);
 
-/* Bytes from the first to behind the last element of a tensor that pkv_tensor_read gave. ndim: its own, which a caller
- * that knows it need not look up. */
+/* Bytes from the first to behind the last element of a tensor that pkv_tensor_read gave. ndim: its
+ * own, which a caller that knows it need not look up. */
 static inline int64_t pkv_tensor_span(const struct pkv_tensor *tensor, int32_t ndim) {
     int64_t last = 0;
     bool is_empty = false;

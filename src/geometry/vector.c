@@ -47,8 +47,8 @@ struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector) {
     return set;
 }
 
-/* A table of 4096 entries is 32 KiB of stack and stays in the first-level cache; classes of half that size
- * keep its chains short. */
+/* A table of 4096 entries is 32 KiB of stack and stays in the first-level cache; classes of half
+ * that size keep its chains short. */
 enum { TABLE_BITS = 12, TABLE_SIZE = 1 << TABLE_BITS, CLASS_SIZE = TABLE_SIZE / 2 };
 
 struct table {
@@ -56,7 +56,8 @@ struct table {
     int64_t count;
 };
 
-/* A bijection (the finalizer of SplitMix64), so that distinct numbers part when classes get finer. */
+/* A bijection (the finalizer of SplitMix64), so that distinct numbers part when classes get
+ * finer. */
 static uint64_t mix(uint64_t x) {
     x ^= x >> 30;
     x *= UINT64_C(0xbf58476d1ce4e5b9);
@@ -75,8 +76,8 @@ static int64_t *find(struct table *table, int64_t number, uint64_t hash) {
 
 enum { PASS_NOTHING = -1, PASS_FULL = -2 };
 
-/* What is looked for: an entry of members that repeats one before it, or (with probes) a probe that is a
- * member. */
+/* What is looked for: an entry of members that repeats one before it, or (with probes) a probe that
+ * is a member. */
 struct search {
     const struct pkv_vector *members;
     const struct pkv_vector *probes;
@@ -84,7 +85,8 @@ struct search {
     const void *user;
 };
 
-/* One class: returns what is found, PASS_NOTHING if there is none, PASS_FULL if the class does not fit. */
+/* One class: returns what is found, PASS_NOTHING if there is none, PASS_FULL if the class does not
+ * fit. */
 static int64_t pass(struct table *table, const struct search *search, uint64_t num_classes,
                     uint64_t class) {
     const struct pkv_vector *members = search->members, *probes = search->probes;
@@ -124,7 +126,8 @@ static int64_t find_in_classes(const struct search *search) {
         if (found >= 0)
             return found;
         if (found == PASS_FULL) {
-            /* Entries may gather in one class; the finer classes of those done have nothing either. */
+            /* Entries may gather in one class; the finer classes of those done have nothing
+             * either. */
             num_classes *= 2;
             class = 0;
             continue;

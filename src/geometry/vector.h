@@ -50,8 +50,8 @@ static inline int64_t pkv_vector_span(const struct pkv_vector *vector) {
 
 struct pkv_strided pkv_vector_bytes(const struct pkv_vector *vector);
 
-/* Does a non-negative number stand twice in the vector? The number of an entry that repeats another one, or
- * -1. Needs no memory; reads the vector once for each 2,048 of its entries. */
+/* Does a non-negative number stand twice in the vector? The number of an entry that repeats another
+ * one, or -1. Needs no memory; reads the vector once for each 2,048 of its entries. */
 int64_t pkv_vector_find_repeat(const struct pkv_vector *vector);
 
 /* The same among those entries alone that keeps, given user and an entry's number, says yes to. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Paged attention from inside. A row is a query and one of its heads: row = token * group + head in its group, where
- * the group is the query heads of one key head. Contexts are cut into tiles of PKV_ATTENTION_TILE tokens, at
- * multiples of it; the partial results of tiles are merged in a fixed binary tree (attention_state.h), so that
- * neither the number of rows nor the cutting of the work has an effect on a row's bytes.
+ * Paged attention from inside. A row is a query and one of its heads: row = token * group + head in
+ * its group, where the group is the query heads of one key head. Contexts are cut into tiles of
+ * PKV_ATTENTION_TILE tokens, at multiples of it; the partial results of tiles are merged in a fixed
+ * binary tree (attention_state.h), so that neither the number of rows nor the cutting of the work
+ * has an effect on a row's bytes.
  */
 #ifndef PKV_OPS_ATTENTION_H
 #define PKV_OPS_ATTENTION_H
@@ -60,15 +61,17 @@ static inline enum pkv_attention_type pkv_attention_type_of(int32_t dtype) {
                                     : PKV_ATTENTION_BF16;
 }
 
-/* What a run and its explanation have in common: a job without tensors, for a step that fits the plan. */
+/* What a run and its explanation have in common: a job without tensors, for a step that fits the
+ * plan. */
 enum pkv_status pkv_attention_job_init(struct pkv_attention_job *job,
                                        const struct pkv_context *context,
                                        const struct pkv_paged_attention_plan *plan,
                                        const struct pkv_step *step, const struct pkv_cache *cache,
                                        const char *function, struct pkv_error *error);
 
-/* With fewer rows float32 products of values are quicker than dot products, which turn the values around, all tokens of a
- * head before the next: 8 rows of head size 128 take 1.2 to 1.35 times as long by dots, from memory. */
+/* With fewer rows float32 products of values are quicker than dot products, which turn the values
+ * around, all tokens of a head before the next: 8 rows of head size 128 take 1.2 to 1.35 times as
+ * long by dots, from memory. */
 enum { PKV_ATTENTION_LEAST_DOT_ROWS = 9 };
 
 /* Values of so many rows are multiplied by dot products. */
@@ -95,8 +98,8 @@ struct pkv_attention_place pkv_attention_place(const struct pkv_attention_job *j
 
 /* ---- The work, divided (attention_work.c) ---- */
 
-/* Rows [row, row_end) of the step, of key heads [head, head_end). The rows belong to sequences seq, seq + 1, ...; to
- * more than one only where tiles are shared. */
+/* Rows [row, row_end) of the step, of key heads [head, head_end). The rows belong to sequences seq,
+ * seq + 1, ...; to more than one only where tiles are shared. */
 struct pkv_attention_unit {
     int64_t seq;
     int64_t row, row_end;
@@ -115,7 +118,8 @@ struct pkv_attention_work {
 struct pkv_attention_work pkv_attention_work(const struct pkv_attention_job *job,
                                              int64_t wanted_units);
 
-/* How a run is divided among threads: parts of whole units, or the units' contexts in pieces, each a part. */
+/* How a run is divided among threads: parts of whole units, or the units' contexts in pieces, each
+ * a part. */
 struct pkv_attention_division {
     struct pkv_attention_work work;
     int64_t num_pieces; /* of each unit; 1: none is cut */
@@ -137,7 +141,8 @@ struct pkv_attention_units pkv_attention_units(const struct pkv_attention_work *
                                                int64_t num_parts);
 bool pkv_attention_units_next(struct pkv_attention_units *units, struct pkv_attention_unit *unit);
 
-/* A unit is attended to span by span: some of its rows, tiles [tile, tile_end) of one sequence's blocks. */
+/* A unit is attended to span by span: some of its rows, tiles [tile, tile_end) of one sequence's
+ * blocks. */
 struct pkv_attention_span {
     int64_t seq; /* whose row of the block table */
     int64_t row, row_end;

@@ -110,7 +110,8 @@ static struct pkv_strided table_bytes(const struct pkv_step *step) {
     return table;
 }
 
-/* What is written: out and lse. What must not be touched by that: everything that is read, and each other. */
+/* What is written: out and lse. What must not be touched by that: everything that is read, and each
+ * other. */
 static enum pkv_status check_overlap(const struct pkv_attention_job *job, struct pkv_error *error) {
     const struct pkv_tensor *const inputs[] = {&job->query, &job->alibi_slopes, &job->sinks,
                                                &job->mask};
@@ -166,8 +167,8 @@ static enum pkv_status check_lengths(const struct pkv_attention_job *job, struct
     return PKV_STATUS_OK;
 }
 
-/* Dot products of bfloat16 keys are chosen for what the queries are, never for how many there are: a decode step and a
- * prefill have the same bytes. */
+/* Dot products of bfloat16 keys are chosen for what the queries are, never for how many there are:
+ * a decode step and a prefill have the same bytes. */
 static void choose_products(struct pkv_attention_job *job) {
     const struct pkv_kernels *kernels = job->kernels;
     const bool may_round = job->plan->products == PKV_ATTENTION_PRODUCTS_BF16;

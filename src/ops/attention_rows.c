@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rows of a unit: their queries and places on the way in, what they see of a tile, their results on the way
- * out.
+ * The rows of a unit: their queries and places on the way in, what they see of a tile, their
+ * results on the way out.
  */
 #include <math.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 /* Rows lie too far apart for the processor to see what comes next, so some are fetched ahead. */
 enum { ROWS_AHEAD = 8, LINE_BYTES = 64, PAGE_BYTES = 4096 };
 
-/* Fetches a line of each page in which a row begins. No instruction retires before its page is translated: met one by
- * one, pages cost a wait each; all at once, they are translated side by side. Inlined always: gcc drops a function that
- * only prefetches. */
+/* Fetches a line of each page in which a row begins. No instruction retires before its page is
+ * translated: met one by one, pages cost a wait each; all at once, they are translated side by
+ * side. Inlined always: gcc drops a function that only prefetches. */
 static inline __attribute__((always_inline)) void
 touch_rows(const struct pkv_attention_job *job, const struct pkv_tensor *tensor,
            const struct pkv_attention_place *places, int64_t num_rows, int64_t kv_head) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definition of paged attention: one query and head after the other, in double, each access checked. It shares
- * the address formula with the native mode, and what a row sees.
+ * The definition of paged attention: one query and head after the other, in double, each access
+ * checked. It shares the address formula with the native mode, and what a row sees.
  */
 #include <math.h>
 
@@ -110,8 +110,8 @@ static double value_at(struct sim *sim, const struct query *query, int64_t posit
                        row + pkv_cache_part_element(&job->value, query->kv_head, d));
 }
 
-/* So far below the largest score, a sink not counted, no weight is left in float32, nor one of its tile: it has no
- * effect, whatever the value is. */
+/* So far below the largest score, a sink not counted, no weight is left in float32, nor one of its
+ * tile: it has no effect, whatever the value is. */
 static const double LOWEST_EXPONENT = -300;
 
 static double largest_score(struct sim *sim, const struct query *query) {

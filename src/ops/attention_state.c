@@ -17,8 +17,8 @@ static int height(int64_t a, int64_t b) {
     return 64 - __builtin_clzll((unsigned long long)(a ^ b));
 }
 
-/* True if the two top runs are to be merged now: they meet lower in the tree than the upper one meets `next`, and lower
- * than the lower one meets the run before it. */
+/* True if the two top runs are to be merged now: they meet lower in the tree than the upper one
+ * meets `next`, and lower than the lower one meets the run before it. */
 static bool top_runs_meet(const struct pkv_attention_stack *stack, int64_t next) {
     if (stack->depth < 2)
         return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention of one part: unit by unit, span by span, tile by tile, head by head. The kernels are told what is read
- * next, across the ends of heads, tiles and units, and fetch it meanwhile.
+ * Attention of one part: unit by unit, span by span, tile by tile, head by head. The kernels are
+ * told what is read next, across the ends of heads, tiles and units, and fetch it meanwhile.
  */
 #include "geometry/cache.h"
 #include "ops/attention.h"
@@ -145,8 +145,9 @@ static void stage(const struct pkv_attention_job *job, const struct side *side, 
         side->staged_offsets[t] = t * from.head_bytes;
 }
 
-/* Up to so many queries of a head, and from so many bytes of a head's row and of all heads on, all heads of a short block
- * are read before the next block: memory is in order then, and there is more to do for each token. */
+/* Up to so many queries of a head, and from so many bytes of a head's row and of all heads on, all
+ * heads of a short block are read before the next block: memory is in order then, and there is more
+ * to do for each token. */
 enum { SHORT_TURN_QUERIES = 4, SHORT_TURN_ROW_BYTES = 256, SHORT_TURN_TOKEN_BYTES = 2048 };
 
 /* The tokens of a tile that some row sees, heads [head, head + num_heads). */
@@ -210,7 +211,8 @@ static void score(const struct walk *walk, int64_t head, const struct pkv_attent
                 workspace->scratch);
 }
 
-/* Where the sums of the tile go: a new level, or one that is merged into the top level afterwards. */
+/* Where the sums of the tile go: a new level, or one that is merged into the top level
+ * afterwards. */
 static int64_t level_of_tile(const struct walk *walk) {
     return walk->workspace->state.stack->depth - (walk->joins ? 0 : 1);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Dividing attention: units of rows and heads, their cost, the parts of a run, and the spans of a unit.
+ * Dividing attention: units of rows and heads, their cost, the parts of a run, and the spans of a
+ * unit.
  */
 #include "ops/attention.h"
 
@@ -32,7 +33,8 @@ static int64_t row_start(const struct pkv_attention_job *job, int64_t seq) {
     return pkv_step_query_start(job->step, seq) * job->plan->group;
 }
 
-/* The rows of the step that are divided into units together: those of a sequence, or, where tiles are shared, all. */
+/* The rows of the step that are divided into units together: those of a sequence, or, where tiles
+ * are shared, all. */
 static int64_t rows_end(const struct pkv_attention_job *job, int64_t seq) {
     return row_start(job, job->shared_tiles > 0 ? job->step->num_seqs : seq + 1);
 }
@@ -182,11 +184,12 @@ bool pkv_attention_units_next(struct pkv_attention_units *units, struct pkv_atte
     return false;
 }
 
-/* Tiles that are worth a piece of their own, where all threads have one: its first keys are not fetched ahead, and its
- * sums have to be joined. */
+/* Tiles that are worth a piece of their own, where all threads have one: its first keys are not
+ * fetched ahead, and its sums have to be joined. */
 enum { LEAST_TILES = 8 };
 
-/* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are many or all short. */
+/* Pieces into which the contexts of few units are cut, some empty where one is short; 1: they are
+ * many or all short. */
 static int64_t choose_pieces(const struct pkv_attention_job *job,
                              const struct pkv_attention_work *work, int32_t num_threads) {
     const int64_t num_workspaces = pkv_attention_num_workspaces(num_threads);
@@ -213,8 +216,9 @@ static int64_t choose_pieces(const struct pkv_attention_job *job,
 /* Parts for each thread: one that gets its processor late leaves the others something to do. */
 enum { PARTS_PER_THREAD = 4 };
 
-/* Few units are made more. Contexts are cut rather than heads: where the heads of a token are neighbours in memory, half
- * of them take nearly as long as all, so there heads are divided only if a thread would have nothing to do. */
+/* Few units are made more. Contexts are cut rather than heads: where the heads of a token are
+ * neighbours in memory, half of them take nearly as long as all, so there heads are divided only if
+ * a thread would have nothing to do. */
 struct pkv_attention_division pkv_attention_divide(const struct pkv_attention_job *job,
                                                    int32_t num_threads) {
     const int64_t max_parts = num_threads > 1 ? (int64_t)num_threads * PARTS_PER_THREAD : 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whole blocks: copies inside a cache and from one cache to another, and conversion between layouts. All are runs
- * of block_size rows.
+ * Whole blocks: copies inside a cache and from one cache to another, and conversion between
+ * layouts. All are runs of block_size rows.
  */
 #include <pagedkv/blocks.h>
 
@@ -12,8 +12,8 @@
 #include "ops/sim.h"
 #include "parallel/executor.h"
 
-/* Copies of blocks from one cache to another (or the same one): pair i goes from block source(i) to block
- * destination(i), or block i to block i without pairs. */
+/* Copies of blocks from one cache to another (or the same one): pair i goes from block source(i) to
+ * block destination(i), or block i to block i without pairs. */
 struct job {
     struct pkv_cache src;
     struct pkv_cache dst;
@@ -123,7 +123,8 @@ static enum pkv_status run(struct job *job, const struct pkv_context *context, c
 
 static enum pkv_status check_pairs(const struct job *job, const char *function,
                                    struct pkv_error *error) {
-    /* Of more pairs than blocks so many of them have a bad destination, or one twice; the tensor may be endless. */
+    /* Of more pairs than blocks so many of them have a bad destination, or one twice; the tensor
+     * may be endless. */
     const int64_t most = job->dst.num_blocks + 1;
     const int64_t num_pairs = job->num_pairs < most ? job->num_pairs : most;
     for (int64_t i = 0; i < num_pairs; i++) {

@@ -24,8 +24,8 @@ struct pkv_context {
 enum pkv_status pkv_context_reserve(struct pkv_context *context, size_t bytes, const char *function,
                                     struct pkv_error *error);
 
-/* Ends a public function that worked on *facts: records a refusal in the context (nullable) and hands it to
- * the caller. Returns status. */
+/* Ends a public function that worked on *facts: records a refusal in the context (nullable) and
+ * hands it to the caller. Returns status. */
 enum pkv_status pkv_context_refuse(struct pkv_context *context, const struct pkv_error *facts,
                                    struct pkv_error *error);
 static inline enum pkv_status pkv_context_finish(struct pkv_context *context,

@@ -12,7 +12,8 @@
 #include "ops/rows.h"
 #include "parallel/executor.h"
 
-/* Of one value, for copies to read: stays in the first-level cache, and long enough that spans are few. */
+/* Of one value, for copies to read: stays in the first-level cache, and long enough that spans are
+ * few. */
 enum { PATTERN_BYTES = 4096, MAX_SPANS = 64, MAX_ELEMENT_BYTES = 4 };
 
 struct side {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gather, by plan and step and in one call: walk the blocks of each sequence (ops/sequence.c) and move the
- * valid rows of each to the output.
+ * Gather, by plan and step and in one call: walk the blocks of each sequence (ops/sequence.c) and
+ * move the valid rows of each to the output.
  */
 #include <pagedkv/gather.h>
 
@@ -79,8 +79,8 @@ static enum pkv_status sim_block(const struct job *job, const struct pkv_walk_bl
     return status;
 }
 
-/* The parts divide the output tokens; each part looks for its first sequence from the start, which reads
- * one length a sequence. */
+/* The parts divide the output tokens; each part looks for its first sequence from the start, which
+ * reads one length a sequence. */
 static enum pkv_status gather_part(const struct job *job, int64_t part, int64_t num_parts,
                                    struct pkv_error *error) {
     const struct pkv_step *step = job->step;
@@ -122,7 +122,8 @@ static enum pkv_status gather_part(const struct job *job, int64_t part, int64_t 
     return PKV_STATUS_OK;
 }
 
-/* An output of [num_tokens, kv_dim] is one of [num_tokens, num_heads, head_size] that is packed inside. */
+/* An output of [num_tokens, kv_dim] is one of [num_tokens, num_heads, head_size] that is packed
+ * inside. */
 static void split_rows(struct pkv_tensor *output, const struct pkv_cache_part *part) {
     if (output->ndim != 2 || output->shape[1] != part->num_heads * part->head_size)
         return;
@@ -191,7 +192,8 @@ static enum pkv_status add_side(struct job *job, const struct pkv_context *conte
     return PKV_STATUS_OK;
 }
 
-/* What is written: the outputs. What must not be touched by that: the caches, the indices and each other. */
+/* What is written: the outputs. What must not be touched by that: the caches, the indices and each
+ * other. */
 static enum pkv_status check_overlap(const struct job *job, struct pkv_error *error) {
     static const char *const names[2] = {"key", "value"};
     const struct pkv_step *step = job->step;

@@ -134,7 +134,8 @@ static double lse_of(const struct job *job, int64_t state, int64_t token, int64_
            job->to_natural;
 }
 
-/* All elements of one query and head; the old values of an element are read before it is written. */
+/* All elements of one query and head; the old values of an element are read before it is
+ * written. */
 static void merge(const struct job *job, int64_t token, int64_t head) {
     double max = -INFINITY, total = 0;
     for (int64_t i = 0; i < job->num_states; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * NsaCompressWithCache: which sequences complete a window, where its rows are, and the division of the work among
- * threads. The sums are kernels.
+ * NsaCompressWithCache: which sequences complete a window, where its rows are, and the division of
+ * the work among threads. The sums are kernels.
  */
 #include <pagedkv/nsa_compress.h>
 
@@ -400,7 +400,8 @@ static enum pkv_status run(struct job *job, const struct pkv_context *context,
                            struct pkv_error *error) {
     if (context->run_mode == PKV_RUN_MODE_SIM)
         return sim(job, error);
-    /* Rows of input in memory, or one row read again and again: a wrapped product only picks a number. */
+    /* Rows of input in memory, or one row read again and again: a wrapped product only picks a
+     * number. */
     const uint64_t bytes =
         (uint64_t)job->num_windows * (uint64_t)job->window * (uint64_t)job->input.row_bytes;
     job->num_parts = pkv_rows_num_parts(bytes, context->executor.num_threads);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * From spans of rows to kernel calls. Rows that are whole on both sides are copied as they are; rows in pieces
- * become grids.
+ * From spans of rows to kernel calls. Rows that are whole on both sides are copied as they are;
+ * rows in pieces become grids.
  */
 #include "ops/rows.h"
 
@@ -34,9 +34,10 @@ static void move_single_rows(const struct pkv_row_mover *mover, const struct pkv
     copy(mover->dst, mover->src, rows, count, mover->nest.piece_bytes);
 }
 
-/* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the destination
- * is densest, since stores cost more than loads. Pieces of a line and more: row after row, whole on one side,
- * a few streams that go on on the other. Several rows never become a grid of one row: theirs may overlap in part. */
+/* The grid of num_rows rows and the innermost level. Small pieces: the inner loop runs where the
+ * destination is densest, since stores cost more than loads. Pieces of a line and more: row after
+ * row, whole on one side, a few streams that go on on the other. Several rows never become a grid
+ * of one row: theirs may overlap in part. */
 static struct pkv_grid make_grid(const struct pkv_row_mover *mover, int64_t num_rows) {
     const struct pkv_copy_level *level = &mover->nest.level[PKV_COPY_LEVELS - 1];
     const bool rows_inside = num_rows > 1 && level->count > 1 &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Moving rows: what scatter, gather, block copies and layout conversion have in common. It turns spans of
- * rows into calls of the copy kernels, whatever the fragments on either side.
+ * Moving rows: what scatter, gather, block copies and layout conversion have in common. It turns
+ * spans of rows into calls of the copy kernels, whatever the fragments on either side.
  */
 #ifndef PKV_OPS_ROWS_H
 #define PKV_OPS_ROWS_H
@@ -26,8 +26,8 @@ void pkv_rows_move(const struct pkv_row_mover *mover, const struct pkv_span *spa
 /* The name of the kernels that pkv_rows_move would call, for explanations. Static. */
 const char *pkv_rows_kernel_name(const struct pkv_copy_nest *nest, int32_t copy_level);
 
-/* Below this many written bytes a part is not worth waking a thread: a wake costs about as much as copying
- * them. */
+/* Below this many written bytes a part is not worth waking a thread: a wake costs about as much as
+ * copying them. */
 #define PKV_PART_BYTES UINT64_C(524288)
 
 /* Into how many parts to divide work that writes `bytes` bytes. */

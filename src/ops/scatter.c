@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The scatter itself: select the tokens of a part, join neighbours to spans, move the rows. The public forms
- * of it are in scatter_plan.c, scatter_pa_kv_cache.c and scatter_update.c.
+ * The scatter itself: select the tokens of a part, join neighbours to spans, move the rows. The
+ * public forms of it are in scatter_plan.c, scatter_pa_kv_cache.c and scatter_update.c.
  */
 #include "ops/scatter.h"
 
@@ -9,9 +9,9 @@
 #include "ops/sim.h"
 #include "parallel/executor.h"
 
-/* Up to this many bytes of rows the destination may well be in cache (a decode step writes beside the rows
- * of the step before) and will be read at once: ordinary stores are up to three times as fast then, and lose
- * a fifth when the rows are not in cache. Measured, doc/performance.md. */
+/* Up to this many bytes of rows the destination may well be in cache (a decode step writes beside
+ * the rows of the step before) and will be read at once: ordinary stores are up to three times as
+ * fast then, and lose a fifth when the rows are not in cache. Measured, doc/performance.md. */
 enum { MAX_CACHED_BYTES = 65536 };
 
 enum pkv_copy_kind pkv_scatter_copy_kind(int32_t store_policy, uint64_t bytes) {
@@ -175,7 +175,8 @@ static enum pkv_status check_overlap(const struct pkv_scatter_job *job, const ch
     return status;
 }
 
-/* The count is that of elements in memory or of one repeated row; a wrapped product only picks a policy. */
+/* The count is that of elements in memory or of one repeated row; a wrapped product only picks a
+ * policy. */
 static uint64_t job_bytes(const struct pkv_scatter_job *job) {
     return job->row_bytes * (uint64_t)job->step->slots.count;
 }
@@ -188,8 +189,9 @@ enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *
     return check_overlap(job, slots_name, error);
 }
 
-/* Rows that are adjacent on both sides become one span: consecutive tokens of a contiguous source, in consecutive slots.
- * A span ends with its block, unless blocks follow each other without a gap: then all of the cache counts as one. */
+/* Rows that are adjacent on both sides become one span: consecutive tokens of a contiguous source,
+ * in consecutive slots. A span ends with its block, unless blocks follow each other without a gap:
+ * then all of the cache counts as one. */
 static int64_t place_rows(struct pkv_span *spans, const struct pkv_scatter_job *job,
                           const struct pkv_scatter_side *side, const int64_t *slots,
                           const int64_t *tokens, int64_t count) {
@@ -248,7 +250,8 @@ static void scatter_part(const struct pkv_scatter_job *job, int64_t part, int64_
     int64_t chosen_slots[PKV_SCATTER_CHUNK_TOKENS], chosen_tokens[PKV_SCATTER_CHUNK_TOKENS];
     int64_t chosen = 0;
     for (int64_t first = range.first_token; first < range.end_token;) {
-        /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a time. */
+        /* Fill the chunk: a part that owns few of the tokens would otherwise move few rows at a
+         * time. */
         const int64_t rest = range.end_token - first;
         const int64_t room = PKV_SCATTER_CHUNK_TOKENS - chosen;
         const int64_t count = rest < room ? rest : room;

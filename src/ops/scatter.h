@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The work that every form of scatter comes down to: pairs of (source rows, cache part) and one checked slot
- * mapping.
+ * The work that every form of scatter comes down to: pairs of (source rows, cache part) and one
+ * checked slot mapping.
  */
 #ifndef PKV_OPS_SCATTER_H
 #define PKV_OPS_SCATTER_H
@@ -47,23 +47,26 @@ void pkv_scatter_job_init(struct pkv_scatter_job *job, const struct pkv_context 
                           const struct pkv_step *step, int32_t run_mode, int32_t store_policy,
                           const char *function);
 
-/* Checks a source against the step and the part, and adds the pair. The part must outlive the job. */
+/* Checks a source against the step and the part, and adds the pair. The part must outlive the
+ * job. */
 enum pkv_status pkv_scatter_job_add(struct pkv_scatter_job *job, const struct pkv_cache_part *part,
                                     const struct pkv_tensor *source, const char *source_name,
                                     struct pkv_error *error);
 
-/* The same in two steps: the caller puts a resolved source into its place, and changes its shape if need be. */
+/* The same in two steps: the caller puts a resolved source into its place, and changes its shape if
+ * need be. */
 struct pkv_tensor *pkv_scatter_job_source(struct pkv_scatter_job *job);
 enum pkv_status pkv_scatter_job_add_source(struct pkv_scatter_job *job,
                                            const struct pkv_cache_part *part,
                                            const char *source_name, struct pkv_error *error);
 
-/* Chooses the stores, and refuses a job in which a row to be written lies in a source or in the slot
- * mapping. */
+/* Chooses the stores, and refuses a job in which a row to be written lies in a source or in the
+ * slot mapping. */
 enum pkv_status pkv_scatter_job_finish(struct pkv_scatter_job *job, const char *slots_name,
                                        struct pkv_error *error);
 
-/* Joins sides that are neighbouring columns of a packed row, so that each row is written at once. */
+/* Joins sides that are neighbouring columns of a packed row, so that each row is written at
+ * once. */
 void pkv_scatter_join_columns(struct pkv_scatter_job *job);
 
 /* Moves the rows of joined columns, of which `first` is the first: tokens[i] to slots[i]. */
@@ -77,8 +80,8 @@ enum pkv_status pkv_scatter_job_run(const struct pkv_scatter_job *job,
 enum pkv_status pkv_scatter_job_run_part(const struct pkv_scatter_job *job, int64_t part,
                                          int64_t num_parts, struct pkv_error *error);
 
-/* Tokens selected at a time: their slots and spans take 20 KiB of stack and stay in the first-level cache
- * between the pass over keys and the pass over values. */
+/* Tokens selected at a time: their slots and spans take 20 KiB of stack and stay in the first-level
+ * cache between the pass over keys and the pass over values. */
 enum { PKV_SCATTER_CHUNK_TOKENS = 512 };
 
 /* The kind of copy for a step that writes so many bytes of rows. */

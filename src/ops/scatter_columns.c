@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sides that are neighbouring columns of one packed row: found when the job is made, written row by row.
+ * Sides that are neighbouring columns of one packed row: found when the job is made, written row by
+ * row.
  */
 #include "ops/scatter.h"
 

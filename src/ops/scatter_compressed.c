@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The compressed modes of pkv_scatter_pa_kv_cache: everything that is checked before the first byte is
- * written. The indices are read in scatter_compressed_index.c, the rows move in scatter_compressed_move.c.
+ * The compressed modes of pkv_scatter_pa_kv_cache: everything that is checked before the first byte
+ * is written. The indices are read in scatter_compressed_index.c, the rows move in
+ * scatter_compressed_move.c.
  */
 #include "ops/scatter_compressed.h"
 
@@ -210,7 +211,8 @@ static enum pkv_status check_regions_apart(const struct pkv_compressed_job *job,
                          "must not lie in the region of another entry, as it does in that of");
 }
 
-/* Counts the work. Regions lie in the cache, apart from each other, and windows in key: the sums fit. */
+/* Counts the work. Regions lie in the cache, apart from each other, and windows in key: the sums
+ * fit. */
 static void count_work(struct pkv_compressed_job *job) {
     const struct pkv_compressed_index *index = &job->index;
     uint64_t num_rows = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The compressed modes of pkv_scatter_pa_kv_cache from inside. Each head of each sequence has a region of
- * its own in the cache: neighbouring rows of one head. A task is one such pair, number b * num_heads + h.
+ * The compressed modes of pkv_scatter_pa_kv_cache from inside. Each head of each sequence has a
+ * region of its own in the cache: neighbouring rows of one head. A task is one such pair, number b
+ * * num_heads + h.
  */
 #ifndef PKV_OPS_SCATTER_COMPRESSED_H
 #define PKV_OPS_SCATTER_COMPRESSED_H
@@ -19,8 +20,8 @@ struct pkv_token_run {
     int64_t num_tokens;
 };
 
-/* What a task writes: in order, tokens as they are, the mean of a window in one row, tokens again. Each of
- * them may be empty. */
+/* What a task writes: in order, tokens as they are, the mean of a window in one row, tokens again.
+ * Each of them may be empty. */
 struct pkv_region {
     int64_t slot;     /* of row 0; negative: nothing is written */
     int64_t num_rows; /* its length */
@@ -63,7 +64,8 @@ struct pkv_compressed_tensors {
 
 bool pkv_scatter_mode_is_compressed(int32_t scatter_mode);
 
-/* Reads the tensors and checks their shapes. num_heads is a number, or -1: as compress_lens says. */
+/* Reads the tensors and checks their shapes. num_heads is a number, or -1: as compress_lens
+ * says. */
 enum pkv_status pkv_compressed_index_read(struct pkv_compressed_index *index, int32_t mode,
                                           const struct pkv_compressed_tensors *tensors,
                                           int64_t num_heads, const char *function,

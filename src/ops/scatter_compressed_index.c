@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The indices of the compressed modes: reading them, checking them, what they mean for one task, and the
- * public query of the lengths that come out. It knows no keys, values or caches.
+ * The indices of the compressed modes: reading them, checking them, what they mean for one task,
+ * and the public query of the lengths that come out. It knows no keys, values or caches.
  */
 #include "ops/scatter_compressed.h"
 
@@ -185,7 +185,8 @@ struct pkv_region pkv_compressed_region(const struct pkv_compressed_index *index
     return region;
 }
 
-/* The tensor of the query's results: dense enough to be written, apart from what is read, wide enough. */
+/* The tensor of the query's results: dense enough to be written, apart from what is read, wide
+ * enough. */
 static enum pkv_status check_output(const struct pkv_compressed_index *index,
                                     const struct pkv_compressed_tensors *tensors,
                                     const struct pkv_tensor *output,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * How the compressed modes move rows. The heads of a sequence are walked abreast, token after token: the
- * source is then read once, in the order of memory, while every region is written as a stream of its own. A
- * window is added up on the way, in the order of its tokens. Everything is checked.
+ * How the compressed modes move rows. The heads of a sequence are walked abreast, token after
+ * token: the source is then read once, in the order of memory, while every region is written as a
+ * stream of its own. A window is added up on the way, in the order of its tokens. Everything is
+ * checked.
  */
 #include "ops/scatter_compressed.h"
 
@@ -28,7 +29,8 @@ struct member {
     struct pkv_region region;
 };
 
-/* One sequence of one side, and what happens to the tokens from one on until that changes for a member. */
+/* One sequence of one side, and what happens to the tokens from one on until that changes for a
+ * member. */
 struct walk {
     const struct pkv_compressed_job *job;
     const struct pkv_compressed_side *side;
@@ -57,8 +59,8 @@ static int64_t cache_offset(const struct walk *walk, const struct member *member
                                  member->region.slot + row);
 }
 
-/* Adds a member to the walk from `token` on. Returns the token before which it does the same all along, at
- * most `end`. */
+/* Adds a member to the walk from `token` on. Returns the token before which it does the same all
+ * along, at most `end`. */
 static int64_t take_member(struct walk *walk, const struct member *members, int64_t number,
                            int64_t token, int64_t end) {
     const struct member *member = &members[number];
@@ -114,7 +116,8 @@ static char *sums_of(const struct walk *walk, int64_t i, union sums *sums) {
     return sums->bytes + i * walk->side->part->head_size * sum_bytes(walk->side);
 }
 
-/* Adds channels [first, first + count) of tokens [begin, end), of a head and those side by side with it. */
+/* Adds channels [first, first + count) of tokens [begin, end), of a head and those side by side
+ * with it. */
 static void add_tokens(const struct walk *walk, const struct member *member, int64_t begin,
                        int64_t end, int64_t first, int64_t count, char *sums) {
     const struct pkv_compressed_side *side = walk->side;
@@ -150,8 +153,9 @@ static void add_wide_window(const struct walk *walk, const struct member *member
     }
 }
 
-/* How many windows of the walk from number i on belong to heads that are side by side in the source. Members
- * go by their heads: those of neighbouring heads are neighbours too, and so are their sums. */
+/* How many windows of the walk from number i on belong to heads that are side by side in the
+ * source. Members go by their heads: those of neighbouring heads are neighbours too, and so are
+ * their sums. */
 static int64_t count_neighbours(const struct walk *walk, const struct member *members, int64_t i) {
     const struct pkv_compressed_side *side = walk->side;
     const bool is_dense = side->channel_stride == side->part->element_bytes &&
@@ -243,8 +247,8 @@ static int64_t count_copies(const struct pkv_compressed_index *index, int64_t se
     return count;
 }
 
-/* The token of a sequence before which its heads copy `wanted` of their `total` tokens: the border between
- * two parts. */
+/* The token of a sequence before which its heads copy `wanted` of their `total` tokens: the border
+ * between two parts. */
 static int64_t find_border(const struct pkv_compressed_index *index, int64_t seq, int64_t total,
                            int64_t wanted) {
     int64_t low = 0, high = pkv_vector_at(&index->seq_lens, seq);
@@ -269,11 +273,12 @@ struct parts {
     int64_t num_parts;
 };
 
-/* A token of a window is read, one that is copied is written too; these are their costs as measured. */
+/* A token of a window is read, one that is copied is written too; these are their costs as
+ * measured. */
 enum { WINDOW_COST = 3, COPY_COST = 4 };
 
-/* The work is first that of all windows, then that of all copies: so few parts have windows, and those read
- * most heads of each token. */
+/* The work is first that of all windows, then that of all copies: so few parts have windows, and
+ * those read most heads of each token. */
 static void share_work(const struct parts *parts, int64_t part, struct share *windows,
                        struct share *copies) {
     const int64_t averaged = parts->job->num_averaged * WINDOW_COST;
@@ -286,9 +291,9 @@ static void share_work(const struct parts *parts, int64_t part, struct share *wi
                              max64(end - averaged, 0) / COPY_COST};
 }
 
-/* A part has its share of the windows, each of which is whole and goes where its first token is counted; and
- * of all tokens that are copied, sequence after sequence, each in the order of its tokens, so that heads stay
- * abreast. */
+/* A part has its share of the windows, each of which is whole and goes where its first token is
+ * counted; and of all tokens that are copied, sequence after sequence, each in the order of its
+ * tokens, so that heads stay abreast. */
 static void move_part(void *arg, int64_t part) {
     const struct parts *parts = arg;
     const struct pkv_compressed_job *job = parts->job;
@@ -382,7 +387,8 @@ enum pkv_status pkv_compressed_job_run(const struct pkv_compressed_job *job,
                                        struct pkv_error *error) {
     if (job->context->run_mode == PKV_RUN_MODE_SIM)
         return sim_run(job, error);
-    /* A window is read for one row that is written: it is the rows read that make a part worth its thread. */
+    /* A window is read for one row that is written: it is the rows read that make a part worth its
+     * thread. */
     uint64_t row_bytes = 0;
     for (int32_t i = 0; i < job->num_sides; i++)
         row_bytes += (uint64_t)job->sides[i].part->row_bytes;

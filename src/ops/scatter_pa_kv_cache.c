@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The published operator in one call: tensors in the published order become a cache, a step and a job, all
- * on the stack.
+ * The published operator in one call: tensors in the published order become a cache, a step and a
+ * job, all on the stack.
  */
 #include <pagedkv/scatter.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scatter by plan, step and run: static facts once, indices once a step, and a run a layer that looks at
- * pointers and shapes only.
+ * Scatter by plan, step and run: static facts once, indices once a step, and a run a layer that
+ * looks at pointers and shapes only.
  */
 #include <pagedkv/scatter.h>
 

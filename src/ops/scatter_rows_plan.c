@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans for many targets: each cache becomes a part of one common geometry, and all of them are proved to lie
- * apart.
+ * Plans for many targets: each cache becomes a part of one common geometry, and all of them are
+ * proved to lie apart.
  */
 #include "ops/scatter_rows.h"
 
@@ -47,7 +47,8 @@ static enum pkv_status read_cache(struct pkv_tensor *cache, const struct pkv_ten
     return PKV_STATUS_OK;
 }
 
-/* The geometry that all caches must have: that of the first one with blocks, or one block of all slots. */
+/* The geometry that all caches must have: that of the first one with blocks, or one block of all
+ * slots. */
 static void choose_geometry(struct pkv_scatter_rows_plan *plan,
                             const struct pkv_tensor *const caches) {
     plan->has_blocks = false;

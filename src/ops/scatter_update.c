@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * scatter_update: its 2-D, 3-D and 4-D forms are one cache part of rows and one flat vector of slots.
+ * scatter_update: its 2-D, 3-D and 4-D forms are one cache part of rows and one flat vector of
+ * slots.
  */
 #include <pagedkv/scatter.h>
 

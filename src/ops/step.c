@@ -149,8 +149,8 @@ struct pkv_slot_part pkv_step_divide_slots(const struct pkv_step *step, int64_t 
         pkv_rows_share(count, part, num_parts, &all.first_token, &all.end_token);
         return all;
     }
-    /* Quantile k of the samples is the border between parts k - 1 and k; more parts than samples leave some
-     * parts empty. */
+    /* Quantile k of the samples is the border between parts k - 1 and k; more parts than samples
+     * leave some parts empty. */
     const int64_t num_samples = step->num_samples;
     const int64_t scale = num_parts > num_samples ? 1 : num_parts;
     const int64_t k = num_parts > num_samples ? part : part * num_samples / scale;
@@ -305,7 +305,8 @@ static enum pkv_status set_gather(struct pkv_step *step, const struct pkv_step_i
         return pkv_error_set(error, PKV_STATUS_CAPACITY, function, "block_table", PKV_ERROR_NONE,
                              step->num_seqs, step->max_seqs,
                              "has more sequences than the step was created for");
-    /* A table without columns may have any number of rows; more than there are entries of seq_lens are none. */
+    /* A table without columns may have any number of rows; more than there are entries of seq_lens
+     * are none. */
     const int64_t lengths_for = lengths.shape[0] - step->seq_lens_cumulative;
     if (lengths_for != step->num_seqs)
         return pkv_error_set_axis(
@@ -477,7 +478,8 @@ enum pkv_status pkv_step_set(struct pkv_context *context, struct pkv_step *step,
                              struct pkv_error *error) {
     struct pkv_error facts;
     struct pkv_step_indices read;
-    /* Today's struct is read where it is: its four tensors outweigh everything else in a small step. */
+    /* Today's struct is read where it is: its four tensors outweigh everything else in a small
+     * step. */
     const bool is_current = indices && indices->struct_size == sizeof(*indices);
     const struct pkv_step_indices *known = is_current ? indices : &read;
     enum pkv_status status = PKV_STATUS_OK;

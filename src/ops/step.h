@@ -10,7 +10,8 @@
 #include "geometry/distinct.h"
 #include "ops/context.h"
 
-/* With 256 samples the quantiles of a random mapping are most likely off by at most 3 % of the tokens. */
+/* With 256 samples the quantiles of a random mapping are most likely off by at most 3 % of the
+ * tokens. */
 enum { PKV_STEP_MAX_SAMPLES = 256 };
 
 struct pkv_step {
@@ -45,10 +46,10 @@ struct pkv_step {
     int64_t num_shared_tokens;
 };
 
-/* Which tokens belong to a part of the work: those of [first_token, end_token) with low <= slot < high.
- * When a slot may be named twice, the parts divide the destination at quantiles of the slots and each walks
- * all tokens in order, so that the last token wins whoever runs what; otherwise they divide the tokens, and read
- * their sources in the order of memory. */
+/* Which tokens belong to a part of the work: those of [first_token, end_token) with low <= slot <
+ * high. When a slot may be named twice, the parts divide the destination at quantiles of the slots
+ * and each walks all tokens in order, so that the last token wins whoever runs what; otherwise they
+ * divide the tokens, and read their sources in the order of memory. */
 struct pkv_slot_part {
     int64_t first_token, end_token;
     int64_t low, high;
@@ -76,15 +77,16 @@ static inline enum pkv_slot_type pkv_step_slot_type(const struct pkv_step *step)
 enum pkv_status pkv_step_check_duplicates(int32_t duplicates, const char *argument,
                                           const char *function, struct pkv_error *error);
 
-/* A step for one call, without limits and without memory behind it: it is set before anything else is read. */
+/* A step for one call, without limits and without memory behind it: it is set before anything else
+ * is read. */
 static inline void pkv_step_init_bare(struct pkv_step *step) {
     step->max_tokens = 0;
     step->max_seqs = 0;
     step->distinct.max_numbers = 0;
 }
 
-/* What pkv_step_set does with slots, also of int16: the caller has filled in num_blocks, block_size and slots. The
- * error's function and argument are `where`'s. */
+/* What pkv_step_set does with slots, also of int16: the caller has filled in num_blocks, block_size
+ * and slots. The error's function and argument are `where`'s. */
 enum pkv_status pkv_step_check_slots(struct pkv_step *step, const struct pkv_kernels *kernels,
                                      int32_t duplicates, const struct pkv_where *where);
 

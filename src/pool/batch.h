@@ -59,7 +59,8 @@ struct pkv_batch {
 /* Fills the tensors of a step whose changes are applied. */
 void pkv_batch_fill(struct pkv_batch *batch);
 
-/* A sequence keeps so many tokens: what follows them from now on is not what committed steps have reserved. */
+/* A sequence keeps so many tokens: what follows them from now on is not what committed steps have
+ * reserved. */
 void pkv_batch_note_truncation(struct pkv_pool *pool, uint32_t seq, int32_t num_tokens);
 
 #endif

@@ -259,8 +259,8 @@ static void store_tokens(struct pkv_pool *pool, const struct pkv_change *change,
 
 static void apply_append(struct pkv_pool *pool, const struct pkv_change *change) {
     struct pkv_seq_record *record = &pool->seqs[change->seq];
-    /* An append of no tokens may be followed by a match in the same step, which is committed as soon
-     * as it is made. */
+    /* An append of no tokens may be followed by a match in the same step, which is committed as
+     * soon as it is made. */
     if (change->num_tokens == 0)
         return;
     for (int32_t g = 0; g < pool->num_groups; g++) {

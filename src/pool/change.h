@@ -38,7 +38,8 @@ enum pkv_status pkv_change_fork(struct pkv_pool *pool, struct pkv_seq parent, st
 
 void pkv_change_apply(struct pkv_pool *pool, const struct pkv_change *change);
 
-/* In the reverse order of the reservations; the queue and the counts are the caller's to restore. */
+/* In the reverse order of the reservations; the queue and the counts are the caller's to
+ * restore. */
 void pkv_change_undo(struct pkv_pool *pool, const struct pkv_change *change);
 
 #endif

@@ -243,7 +243,8 @@ enum pkv_status pkv_seq_find(const struct pkv_pool *pool, struct pkv_seq seq, co
                              struct pkv_seq_record **record, struct pkv_blame blame);
 
 /* A handle's place for a new sequence, with its generation moved on; the caller knows that there is
- * one. pkv_seq_drop ends or undoes it, and keeps the generation: callers may still hold the handle. */
+ * one. pkv_seq_drop ends or undoes it, and keeps the generation: callers may still hold the
+ * handle. */
 uint32_t pkv_seq_take(struct pkv_pool *pool);
 void pkv_seq_drop(struct pkv_pool *pool, uint32_t seq);
 

@@ -139,7 +139,8 @@ static void shorten(struct pkv_pool *pool, uint32_t seq, int32_t num_tokens) {
         give_back(pool, seq, g, (uint32_t)pkv_blocks_of(num_tokens, block_size));
         if (num_tokens == 0)
             part->first_block = 0;
-        /* A block that was computed to its end, and of which tokens are dropped, is not any more. */
+        /* A block that was computed to its end, and of which tokens are dropped, is not any
+         * more. */
         if (part->num_blocks > num_full &&
             record->num_computed >= (int32_t)(num_full + 1) * block_size)
             pool->blocks[pkv_seq_table(&pool->groups[g], seq)[num_full]].num_uncomputed++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * `pagedkv replay --data` sees a block that was handed out wrongly: two blocks are written, and read back right, in the wrong
- * order, and after another block has been written over one of them.
+ * `pagedkv replay --data` sees a block that was handed out wrongly: two blocks are written, and
+ * read back right, in the wrong order, and after another block has been written over one of them.
  */
 #include <stdio.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The check behind `pagedkv verify` finds what is wrong: a byte of a row, of a row that nobody wrote, behind the last block,
- * and a token in the wrong place. What it says of right caches is seen in every run of verify.
+ * The check behind `pagedkv verify` finds what is wrong: a byte of a row, of a row that nobody
+ * wrote, behind the last block, and a token in the wrong place. What it says of right caches is
+ * seen in every run of verify.
  */
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static void flip(enum verify_part part, int64_t byte, const char *what) {
     expect(0, part, 0, 0, "put right again");
 }
 
-/* An element of token 5 whose last bit is within the tolerance, and whose bit above the mantissa's first is not. */
+/* An element of token 5 whose last bit is within the tolerance, and whose bit above the mantissa's
+ * first is not. */
 static void tolerate(void) {
     unsigned char *row = memory.cache[VERIFY_KEY].data + 2 * ROW_BYTES;
     int64_t at = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Any lengths, slots and block tables into the windowed compression. A call succeeds exactly when a plain reading of
- * the rules allows it, and the output then holds what the specification says; one that is refused changes nothing.
+ * Any lengths, slots and block tables into the windowed compression. A call succeeds exactly when a
+ * plain reading of the rules allows it, and the output then holds what the specification says; one
+ * that is refused changes nothing.
  */
 #include <pagedkv/pagedkv.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Any lengths, block tables, query totals, shared tokens, windows and numbers of rows into paged attention. A call
- * succeeds exactly when a plain reading of the rules allows it, and out then holds what the definition says; one that
- * is refused writes nothing.
+ * Any lengths, block tables, query totals, shared tokens, windows and numbers of rows into paged
+ * attention. A call succeeds exactly when a plain reading of the rules allows it, and out then
+ * holds what the definition says; one that is refused writes nothing.
  */
 #include <pagedkv/pagedkv.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Any lengths, windows, offsets and slots into the compressed modes of a scatter. A call succeeds exactly
- * when a plain reading of the rules allows it, and the caches then hold what the definition writes; a call
- * that is refused changes not one byte. The query of the lengths agrees.
+ * Any lengths, windows, offsets and slots into the compressed modes of a scatter. A call succeeds
+ * exactly when a plain reading of the rules allows it, and the caches then hold what the definition
+ * writes; a call that is refused changes not one byte. The query of the lengths agrees.
  */
 #include <pagedkv/pagedkv.h>
 
@@ -104,7 +104,8 @@ static int window_is_good(const struct comp_case *it, int64_t t) {
     return w >= 0 && w <= seq && (it->mode == PKV_SCATTER_MODE_ALIBI || (o >= 0 && o <= seq - w));
 }
 
-/* Slots side by side with small gaps, some skipped, some anywhere. A window that is not good takes no room.
+/* Slots side by side with small gaps, some skipped, some anywhere. A window that is not good takes
+ * no room.
  */
 static void take_slots(struct bytes *in, struct input *input) {
     struct comp_case *it = &input->it;

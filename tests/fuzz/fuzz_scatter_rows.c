@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Any pairs of sources and caches, packed ones too, and any slots into a scatter to many targets. When it succeeds
- * the caches hold what the reference writes, when it fails not one byte has changed; and it fails for a reason.
+ * Any pairs of sources and caches, packed ones too, and any slots into a scatter to many targets.
+ * When it succeeds the caches hold what the reference writes, when it fails not one byte has
+ * changed; and it fails for a reason.
  */
 #include <pagedkv/pagedkv.h>
 

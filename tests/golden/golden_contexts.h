@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The contexts in which goldens of attention are asked: the best level, the slower ones of this architecture, and sim.
+ * The contexts in which goldens of attention are asked: the best level, the slower ones of this
+ * architecture, and sim.
  */
 #ifndef PAGEDKV_TESTS_GOLDEN_CONTEXTS_H
 #define PAGEDKV_TESTS_GOLDEN_CONTEXTS_H

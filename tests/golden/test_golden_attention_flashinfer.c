@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * FlashInfer's attention as paged attention: decode, prefill and MLA over its pages, all of which are full; ragged and
- * single keys, which are no pages, as pages of ten tokens; and its merge of two states. Log-sum-exps are in base 2.
+ * FlashInfer's attention as paged attention: decode, prefill and MLA over its pages, all of which
+ * are full; ragged and single keys, which are no pages, as pages of ten tokens; and its merge of
+ * two states. Log-sum-exps are in base 2.
  */
 #include "check.h"
 #include "data.h"
@@ -85,7 +86,8 @@ static void add_sequence(struct batch *batch, int64_t num_queries, const int64_t
     batch->starts[b + 1] = batch->starts[b] + num_queries;
 }
 
-/* Sequences by FlashInfer's kv_indptr and kv_indices; a query each, or as many as qo_indptr says. */
+/* Sequences by FlashInfer's kv_indptr and kv_indices; a query each, or as many as qo_indptr
+ * says. */
 static void read_pages(struct batch *batch, const char *test, int64_t page_size, int has_queries) {
     struct pkv_tensor indptr = read_tensor(test, "in", "kv_indptr");
     struct pkv_tensor indices = read_tensor(test, "in", "kv_indices");
@@ -111,8 +113,8 @@ static void read_pages(struct batch *batch, const char *test, int64_t page_size,
     free(queries.data);
 }
 
-/* Two results that were both rounded to bfloat16 from nearly the same number are at most one of its steps apart; one of
- * them in float32, half a step. */
+/* Two results that were both rounded to bfloat16 from nearly the same number are at most one of its
+ * steps apart; one of them in float32, half a step. */
 static void check_out(const struct pkv_tensor *got, const struct pkv_tensor *wanted) {
     const struct num_format *format = num_format_of(got->dtype);
     const struct num_format *bf16 = num_format_of(PKV_DTYPE_BF16);
@@ -312,8 +314,8 @@ static struct pkv_tensor join(const struct pkv_tensor *a, const struct pkv_tenso
     return both;
 }
 
-/* Queries and keys are the latent part and the rotary one; values are the latent part of the keys. FlashInfer's scale is
- * that of the heads before they were absorbed: 128 + 64 elements. */
+/* Queries and keys are the latent part and the rotary one; values are the latent part of the keys.
+ * FlashInfer's scale is that of the heads before they were absorbed: 128 + 64 elements. */
 static void latent_decode(void **state) {
     static const char test[] = "mla_paged_decode_h16_ckv512_kpe64_ps1";
     struct pkv_tensor parts[4] = {

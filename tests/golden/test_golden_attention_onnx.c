@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * ONNX's Attention as paged attention: batch entry b is a sequence whose past and new keys are scattered into blocks, and
- * Y and the present keys and values are what ONNX says.
+ * ONNX's Attention as paged attention: batch entry b is a sequence whose past and new keys are
+ * scattered into blocks, and Y and the present keys and values are what ONNX says.
  *
- * ONNX counts the positions of causal queries from the end of the past, whatever keys follow; so a causal sequence ends
- * with its last query, and keys behind it lie in the cache unread. A mask that differs by head is asked head by head. The
- * matrix of products (qk_matmul_output) is not offered.
+ * ONNX counts the positions of causal queries from the end of the past, whatever keys follow; so a
+ * causal sequence ends with its last query, and keys behind it lie in the cache unread. A mask that
+ * differs by head is asked head by head. The matrix of products (qk_matmul_output) is not offered.
  */
 #include "check.h"
 #include "data.h"
@@ -61,8 +61,8 @@ struct onnx_case {
     struct pkv_tensor key_cache, value_cache;
 };
 
-/* The heads of a tensor: [batch, heads, length, size], or [batch, length, heads * size] with the number of an
- * attribute. */
+/* The heads of a tensor: [batch, heads, length, size], or [batch, length, heads * size] with the
+ * number of an attribute. */
 static int64_t heads_of(const struct pkv_tensor *tensor, const char *test, const char *name) {
     return tensor->ndim == 4 ? tensor->shape[1] : (int64_t)attribute(test, name, 0);
 }
@@ -317,8 +317,8 @@ static void attend(const struct onnx_case *it, const char *test, struct pkv_cont
     pkv_paged_attention_plan_destroy(plan);
 }
 
-/* All numbers are below 1, and ONNX's were computed in their own dtype: eight roundings of it in float32, and in
- * float16 two. */
+/* All numbers are below 1, and ONNX's were computed in their own dtype: eight roundings of it in
+ * float32, and in float16 two. */
 static double tolerance(int32_t dtype) {
     return dtype == PKV_DTYPE_F32 ? ldexp(1, -21) : ldexp(1, -10);
 }
@@ -379,7 +379,8 @@ static void run_case(const char *test, struct pkv_context *context) {
     free_case(&it);
 }
 
-/* Why a case cannot be asked of a paged cache: an attribute or input that is not among those above. */
+/* Why a case cannot be asked of a paged cache: an attribute or input that is not among those
+ * above. */
 static const char *stranger_in(const char *test) {
     static const char *const known[] = {"Q",
                                         "K",

@@ -102,8 +102,8 @@ static int64_t random_gap(struct test_rng *rng, int64_t bytes) {
     return bytes * (test_rng_below(rng, 2) * test_rng_below(rng, MAX_GAP));
 }
 
-/* Finds room for rows of elements of `bytes`. The caller says how many there are. Memory is blocks of tokens: in a
- * block the heads of a token lie together, or the tokens of a head. */
+/* Finds room for rows of elements of `bytes`. The caller says how many there are. Memory is blocks
+ * of tokens: in a block the heads of a token lie together, or the tokens of a head. */
 static void place_tokens(struct pkv_attention_tokens *tokens, int64_t *offsets,
                          const struct kern_buffer *data, struct test_rng *rng, int64_t bytes,
                          bool repeats) {
@@ -319,7 +319,8 @@ static const int64_t token_counts[] = {1,   2,   3,   4,   5,   6,   7,   8,   9
 static const int64_t large_heads[] = {46,  64,  80,  96,  100, 112,
                                       128, 192, 256, 512, 575, PKV_ATTENTION_MAX_HEAD_SIZE};
 
-/* Which of the three has to be small gives way: of two draws the smaller one, as long as the case is large. */
+/* Which of the three has to be small gives way: of two draws the smaller one, as long as the case
+ * is large. */
 static void run_size(const struct kern *kern, void (*run)(const struct kern *kern),
                      const char *group, int64_t head_size, int64_t num_rows, int64_t num_tokens) {
     const bool any_rows = num_rows == 0, any_tokens = num_tokens == 0, any_head = head_size == 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the families of the attention kernels share: keys and values in memory with forbidden OS pages around it,
- * arrays of floats between canaries, numbers of several styles. Comparing is the families' own work.
+ * What the families of the attention kernels share: keys and values in memory with forbidden OS
+ * pages around it, arrays of floats between canaries, numbers of several styles. Comparing is the
+ * families' own work.
  */
 #ifndef PAGEDKV_TESTS_CHECK_ATTENTION_H
 #define PAGEDKV_TESTS_CHECK_ATTENTION_H
@@ -23,8 +24,8 @@ enum {
     ATTENTION_MANY_PRODUCTS = 60000
 };
 
-/* Numbers of middling size; of all exponents that cannot overflow a sum; denormal ones; middling with some that are
- * infinite or not a number. */
+/* Numbers of middling size; of all exponents that cannot overflow a sum; denormal ones; middling
+ * with some that are infinite or not a number. */
 enum attention_style {
     ATTENTION_PLAIN,
     ATTENTION_WILD,
@@ -33,8 +34,8 @@ enum attention_style {
     ATTENTION_NUM_STYLES
 };
 
-/* The case that runs. It has one head, unless its family gives it more: num_rows are then those of each, and those of
- * head h begin at row h * head_rows. */
+/* The case that runs. It has one head, unless its family gives it more: num_rows are then those of
+ * each, and those of head h begin at row h * head_rows. */
 struct attention_case {
     const char *group;
     int64_t head_size, num_rows, num_tokens, stride;
@@ -61,7 +62,8 @@ float attention_random(struct test_rng *rng, int style);
 
 /* ---- keys or values ---- */
 
-/* The rows of a tile, in a buffer of their own, and those that are read after them, as the kernels get them. */
+/* The rows of a tile, in a buffer of their own, and those that are read after them, as the kernels
+ * get them. */
 struct attention_rows {
     const struct kern_buffer *data, *offsets, *then_offsets;
     struct pkv_attention_tokens tokens, then;
@@ -70,19 +72,21 @@ struct attention_rows {
 void attention_rows_make(struct attention_rows *rows, const char *name, const char *offsets_name,
                          const char *then_name);
 
-/* Gives every token and head of attention_now a row: the heads of a token or some tokens of a head side by side or
- * apart, tokens in any order, all against an end of the buffer or anywhere; some tokens share a place if repeats. */
+/* Gives every token and head of attention_now a row: the heads of a token or some tokens of a head
+ * side by side or apart, tokens in any order, all against an end of the buffer or anywhere; some
+ * tokens share a place if repeats. */
 void attention_rows_place(struct attention_rows *rows, struct test_rng *rng, int type,
                           bool repeats);
 
-/* Invents what is read after them: other heads and tokens of another size, forbidden rows, the same rows, or NULL. */
+/* Invents what is read after them: other heads and tokens of another size, forbidden rows, the same
+ * rows, or NULL. */
 const struct pkv_attention_tokens *attention_rows_then(struct attention_rows *rows,
                                                        struct test_rng *rng);
 
 char *attention_rows_at(const struct attention_rows *rows, int64_t head, int64_t token);
 
-/* Fills them with numbers of the style of attention_now; of a special style, some rows hold what is not finite: those
- * in `poisoned`, nullable: [head][num_tokens]. */
+/* Fills them with numbers of the style of attention_now; of a special style, some rows hold what is
+ * not finite: those in `poisoned`, nullable: [head][num_tokens]. */
 void attention_rows_fill(const struct attention_rows *rows, struct test_rng *rng, int type,
                          bool *poisoned);
 
@@ -105,19 +109,22 @@ struct attention_floats {
 
 void attention_floats_make(struct attention_floats *floats, const char *name, int64_t max_count);
 
-/* Places count floats against the start or the end of the buffer, or between; everything is a canary then. */
+/* Places count floats against the start or the end of the buffer, or between; everything is a
+ * canary then. */
 void attention_floats_place(struct attention_floats *floats, struct test_rng *rng, int64_t count);
 
 /* Fails the kernel unless every canary outside of the array lives. */
 void attention_floats_check(const struct attention_floats *floats);
 
-/* Fails the kernel unless this element of the array, which is not to be written, is still a canary. */
+/* Fails the kernel unless this element of the array, which is not to be written, is still a
+ * canary. */
 void attention_floats_check_one(const struct attention_floats *floats, int64_t index);
 
 /* The same of elements [first, end). */
 void attention_floats_check_some(const struct attention_floats *floats, int64_t first, int64_t end);
 
-/* Fails the kernel unless this element of the array, which is to be written, no longer is a canary. */
+/* Fails the kernel unless this element of the array, which is to be written, no longer is a
+ * canary. */
 void attention_floats_check_written(const struct attention_floats *floats, int64_t index);
 
 /* As the dot products of bfloat16 see numbers and leave them. */
@@ -128,7 +135,8 @@ static inline float attention_without_denormals(float x) {
 /* The bfloat16 that they take for a float. */
 uint32_t attention_dot_code(float x);
 
-/* Equal in all that can reach an output: neither the sign of a zero nor the bits of what is not a number can. */
+/* Equal in all that can reach an output: neither the sign of a zero nor the bits of what is not a
+ * number can. */
 static inline bool attention_same(float a, float b) {
     return a == b || (a != a && b != b);
 }
@@ -143,14 +151,16 @@ struct attention_part {
 /* One row, all of them, or some; any number of tokens that has the first needs(row) of each. */
 struct attention_part attention_random_part(struct test_rng *rng, int64_t (*needs)(int64_t row));
 
-/* Fails the kernel unless `count` results of row r are in the call of a part what they are in the call of all. */
+/* Fails the kernel unless `count` results of row r are in the call of a part what they are in the
+ * call of all. */
 void attention_compare_row(const char *name, const float *is, const float *should, int64_t count,
                            int64_t r, const struct attention_part *part);
 
 /* ---- sizes ---- */
 
-/* Calls run(kern) for every head size with several numbers of rows and tokens, for every number of tokens, and for
- * every small number of rows with every tail of tokens; attention_now says which. */
+/* Calls run(kern) for every head size with several numbers of rows and tokens, for every number of
+ * tokens, and for every small number of rows with every tail of tokens; attention_now says
+ * which. */
 void attention_sizes(const struct kern *kern, void (*run)(const struct kern *kern));
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Elements to float32 and back: every code of the narrow types, numbers between two codes, every number of
- * elements, every alignment of an element, and the bytes beside them.
+ * Elements to float32 and back: every code of the narrow types, numbers between two codes, every
+ * number of elements, every alignment of an element, and the bytes beside them.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The two products of attention, query by key and weight by value: against sums in double within the bound of a
- * chain of roundings, against those chains themselves where a version promises their order, and against the same
- * kernel called for fewer heads, rows and tokens, in another order and at other addresses.
+ * The two products of attention, query by key and weight by value: against sums in double within
+ * the bound of a chain of roundings, against those chains themselves where a version promises their
+ * order, and against the same kernel called for fewer heads, rows and tokens, in another order and
+ * at other addresses.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -31,7 +32,8 @@ static float given[PKV_ATTENTION_MAX_ROWS * ATTENTION_MAX_STRIDE];      /* query
 static float decoded[PKV_ATTENTION_TILE * PKV_ATTENTION_MAX_HEAD_SIZE]; /* of one head */
 static struct test_rng *rng;
 
-/* Of the kernel under test: the type of its keys or values, and whether it adds by dot products of bfloat16. */
+/* Of the kernel under test: the type of its keys or values, and whether it adds by dot products of
+ * bfloat16. */
 static int type;
 static bool is_dot;
 static bool may_take_short_turns;
@@ -80,7 +82,8 @@ static void describe(void) {
 
 /* ---- heads, and parts of a case ---- */
 
-/* More heads for half of the cases, as long as these do not become large; rows between those of the heads. */
+/* More heads for half of the cases, as long as these do not become large; rows between those of the
+ * heads. */
 static void draw_heads(void) {
     const int64_t num_rows = attention_now.num_rows;
     const int64_t products = attention_now.head_size * num_rows * attention_now.num_tokens;
@@ -123,8 +126,8 @@ static void draw_whole_call(void) {
     call.then = attention_rows_then(&rows, rng);
 }
 
-/* One head, all of them, or some, walked in either order; rows likewise; of the tokens at least the first needs(row) of
- * each row, without at most the first skips(row). */
+/* One head, all of them, or some, walked in either order; rows likewise; of the tokens at least the
+ * first needs(row) of each row, without at most the first skips(row). */
 static void draw_part_call(int64_t (*needs)(int64_t row), int64_t (*skips)(int64_t row)) {
     struct attention_rows *from = &rows;
     if (test_rng_below(rng, 2) == 0) {
@@ -158,7 +161,8 @@ static void draw_part_call(int64_t (*needs)(int64_t row), int64_t (*skips)(int64
     call.tokens.is_cached = test_rng_below(rng, 2) == 0;
 }
 
-/* The call owns [0, end) of its rows, and has written nothing else; least of all what it was given. */
+/* The call owns [0, end) of its rows, and has written nothing else; least of all what it was
+ * given. */
 static void check_written(const struct attention_floats *floats, int64_t stride, int64_t end,
                           const struct attention_floats *from) {
     attention_floats_check(floats);
@@ -172,8 +176,8 @@ static void check_written(const struct attention_floats *floats, int64_t stride,
     }
 }
 
-/* The first `count` floats of every row in the call of a part are in `should`, of the call of all, from float
- * first_should of the row on. */
+/* The first `count` floats of every row in the call of a part are in `should`, of the call of all,
+ * from float first_should of the row on. */
 static void compare_part(const char *name, int64_t stride, const struct attention_floats *should,
                          int64_t should_stride, int64_t first_should, int64_t count) {
     for (int64_t h = 0; h < call.tokens.num_heads; h++) {
@@ -188,8 +192,8 @@ static void compare_part(const char *name, int64_t stride, const struct attentio
 
 /* ---- sums ---- */
 
-/* One sum three times: in double, its magnitudes, and as chains of fused float32 steps; and the magnitudes of
- * the products in which a factor is denormal. */
+/* One sum three times: in double, its magnitudes, and as chains of fused float32 steps; and the
+ * magnitudes of the products in which a factor is denormal. */
 struct sum {
     double sum, magnitude, denormal;
     float chains[4];
@@ -247,7 +251,8 @@ static kern_fn *get_scores(const struct pkv_kernels *kernels, int index) {
     return (kern_fn *)kernels->attention_scores[index];
 }
 
-/* Where a level has none, the C version of float32 products stands in: dot products are timed against it. */
+/* Where a level has none, the C version of float32 products stands in: dot products are timed
+ * against it. */
 static kern_fn *get_scores_dot(const struct pkv_kernels *kernels, int index) {
     struct pkv_kernels c;
     (void)index;
@@ -288,8 +293,8 @@ static void fill_query(void) {
     memcpy(given, (is_dot ? query_pairs : query).data, (size_t)query.count * sizeof(float));
 }
 
-/* Whatever a row of scores has beyond the tokens may be written. Rows may be the ends of longer ones, behind a number
- * of tokens that are left out. */
+/* Whatever a row of scores has beyond the tokens may be written. Rows may be the ends of longer
+ * ones, behind a number of tokens that are left out. */
 static void call_scores(const struct kern *kern, struct attention_floats *to) {
     const int64_t stride = attention_now.stride;
     const struct attention_floats *from = is_dot ? &query_pairs : &query;
@@ -387,8 +392,9 @@ static kern_fn *get_values_dot(const struct pkv_kernels *kernels, int index) {
                                                      : c.attention_values[PKV_ATTENTION_BF16]);
 }
 
-/* Rows that see all tokens, some of them, the first ones or none, and tokens that no row sees. Weights need no
- * alignment: they may be a part of longer rows. Rows between those of the heads stay canaries. */
+/* Rows that see all tokens, some of them, the first ones or none, and tokens that no row sees.
+ * Weights need no alignment: they may be a part of longer rows. Rows between those of the heads
+ * stay canaries. */
 static void fill_weights(const bool *poisoned) {
     const int64_t num_rows = attention_now.num_rows, num_tokens = attention_now.num_tokens;
     const bool hides_poison = test_rng_below(rng, 2) == 0;
@@ -443,8 +449,8 @@ static int64_t first_seen(int64_t row) {
     return first;
 }
 
-/* What acc holds before has no effect: canaries, or numbers, which a kernel that goes on from them cannot mend like
- * what is not finite. Returns whether they are canaries. */
+/* What acc holds before has no effect: canaries, or numbers, which a kernel that goes on from them
+ * cannot mend like what is not finite. Returns whether they are canaries. */
 static bool fill_acc(const struct attention_floats *to, int64_t stride) {
     const bool has_numbers = test_rng_below(rng, 2) == 0;
     for (int64_t i = 0; has_numbers && i < call.tokens.num_heads * call.part.num_rows; i++) {
@@ -540,7 +546,8 @@ static void time_values(kern_fn *fn) {
                                     scratch.data);
 }
 
-/* One head of a cache with a block of the tile's size, all of it in the first- or second-level cache. */
+/* One head of a cache with a block of the tile's size, all of it in the first- or second-level
+ * cache. */
 static void bench_products(const struct kern *kern, void (*time)(kern_fn *)) {
     const int64_t row_bytes = BENCH_HEAD * attention_bytes(type);
     attention_now = (struct attention_case){.group = "bench",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scores to weights, and partial results to one: against double arithmetic within the bounds of exp, tanh and
- * the roundings of a score; exactly where a fused step is promised; and against the same kernel called for fewer rows
- * and fewer tokens.
+ * Scores to weights, and partial results to one: against double arithmetic within the bounds of
+ * exp, tanh and the roundings of a score; exactly where a fused step is promised; and against the
+ * same kernel called for fewer rows and fewer tokens.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -147,7 +147,8 @@ static void random_case(void) {
     memcpy(before, scores.data, (size_t)(num_rows * PKV_ATTENTION_TILE) * sizeof(float));
 }
 
-/* Of one row: the scores in double, how far those of a kernel may be from them, and what follows. */
+/* Of one row: the scores in double, how far those of a kernel may be from them, and what
+ * follows. */
 struct row_scores {
     bool is_seen[PKV_ATTENTION_TILE];
     double s[PKV_ATTENTION_TILE], error[PKV_ATTENTION_TILE];
@@ -155,7 +156,8 @@ struct row_scores {
     bool is_broken; /* something seen is not a number, or larger than all numbers */
 };
 
-/* Each step of a score may round, and tanh has an error of its own. A score that is the product itself is exact. */
+/* Each step of a score may round, and tanh has an error of its own. A score that is the product
+ * itself is exact. */
 static void score_one(struct row_scores *to, const struct pkv_attention_row *row, float product,
                       int64_t t) {
     const double bias = row->bias ? (double)row->bias[t] : 0;
@@ -191,7 +193,8 @@ static void score_row(struct row_scores *to, int64_t r) {
     }
 }
 
-/* exp(distance), where distance is the difference of two numbers that may be off by error, rounded. */
+/* exp(distance), where distance is the difference of two numbers that may be off by error,
+ * rounded. */
 static void near_exp(const char *name, int64_t r, int64_t t, float is, double distance,
                      double error) {
     const double rounding =

@@ -166,8 +166,9 @@ static void check_overlap(const struct kern *kern) {
     }
 }
 
-/* What scatter and gather make: rows of one size, to or from random slots, some of them twice, and runs of rows, which
- * may begin within others. Tokens that are scattered follow each other, and some are left out. */
+/* What scatter and gather make: rows of one size, to or from random slots, some of them twice, and
+ * runs of rows, which may begin within others. Tokens that are scattered follow each other, and
+ * some are left out. */
 static void check_rows(const struct kern *kern) {
     enum { NUM_SLOTS = 256, MAX_RUN = 3 };
     for (int64_t num_spans = 0; num_spans <= MAX_SPANS; num_spans++) {
@@ -192,8 +193,9 @@ static void check_rows(const struct kern *kern) {
     }
 }
 
-/* A few long spans, apart from each other in random order or anywhere, from anywhere or from one place after the other: a
- * kernel may copy some of them side by side, fetch what comes next early, and do without when they overlap. */
+/* A few long spans, apart from each other in random order or anywhere, from anywhere or from one
+ * place after the other: a kernel may copy some of them side by side, fetch what comes next early,
+ * and do without when they overlap. */
 static void check_long(const struct kern *kern) {
     enum { MAX_LONG = 9 };
     for (int repeat = 0; repeat < 400; repeat++) {
@@ -264,7 +266,8 @@ static void call_spans(kern_fn *fn) {
     ((pkv_copy_spans_fn *)fn)(bench->dst, bench->src, bench_list, num_bench_spans, bench_row_bytes);
 }
 
-/* Rows to random slots, or from them, in memory far larger than the caches; and a few in the caches. */
+/* Rows to random slots, or from them, in memory far larger than the caches; and a few in the
+ * caches. */
 static void bench_rows(const struct kern *kern, int64_t bytes, int64_t num_rows,
                        const char *where) {
     char shape[64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Packed rows: columns of every size that meet anywhere in a line, rows that touch, and rows at one place, of which
- * the last one stays.
+ * Packed rows: columns of every size that meet anywhere in a line, rows that touch, and rows at one
+ * place, of which the last one stays.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -59,7 +59,8 @@ static void call_columns(const struct kern *kern) {
                                           now.places, now.num_places);
 }
 
-/* Columns of these sizes, each with num_rows rows somewhere in the source, often against one of its ends. */
+/* Columns of these sizes, each with num_rows rows somewhere in the source, often against one of its
+ * ends. */
 static void make_columns(const int64_t *sizes, int64_t num_columns, int64_t num_rows) {
     now.num_columns = num_columns;
     now.row_bytes = 0;

@@ -124,8 +124,8 @@ static int64_t grid_bytes(const struct pkv_grid *grid, int64_t outer, int64_t in
     return (grid->num_outer - 1) * outer + (grid->num_inner - 1) * inner + grid->piece_bytes;
 }
 
-/* Places of grids of one row: equal, beside each other, or one between the pieces of another. Returns the end
- * of the last one. */
+/* Places of grids of one row: equal, beside each other, or one between the pieces of another.
+ * Returns the end of the last one. */
 static int64_t place_single_rows(int64_t *offsets, int64_t num_places, const struct pkv_grid *grid,
                                  int64_t dst_bytes) {
     const int64_t abreast = max64(grid->dst_inner / grid->piece_bytes, 1);
@@ -239,8 +239,8 @@ static void call_last_grids(const struct kern *kern) {
                                         now.grid, now.places, now.num_places);
 }
 
-/* Rows of pieces that touch, and between the rows bytes that belong to someone else: a single one, or so
- * many that every row is aligned and may be streamed. */
+/* Rows of pieces that touch, and between the rows bytes that belong to someone else: a single one,
+ * or so many that every row is aligned and may be streamed. */
 static void check_neighbour_writes(const struct kern *kern) {
     enum { ROWS = 4 };
     for (int repeat = 0; repeat < 30; repeat++) {
@@ -285,8 +285,8 @@ static void call_grids(kern_fn *fn) {
     ((pkv_copy_grids_fn *)fn)(bench->dst, bench->src, &bench_grid, bench_places, num_bench_places);
 }
 
-/* A row of 512 bytes in pieces: a block of tokens written to a fragmented layout and read from it, and
- * single tokens written all over it. */
+/* A row of 512 bytes in pieces: a block of tokens written to a fragmented layout and read from it,
+ * and single tokens written all over it. */
 static void bench_grids(const struct kern *kern) {
     enum { TOKENS = 128 };
     static const int64_t pieces[] = {1, 2, 4, 16, 32};

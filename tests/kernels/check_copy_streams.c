@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Streams of rows, abreast from many places: every size of row, heads side by side, and destinations
- * that overlap, where the order of rows decides.
+ * Streams of rows, abreast from many places: every size of row, heads side by side, and
+ * destinations that overlap, where the order of rows decides.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The mean of rows, for each element type: sums that go on from a first part, and their division. The
- * definition is written once more here, over the tests' own number formats; a sum that is not a number may
- * have any bits that say so, a stored mean may not.
+ * The mean of rows, for each element type: sums that go on from a first part, and their division.
+ * The definition is written once more here, over the tests' own number formats; a sum that is not a
+ * number may have any bits that say so, a stored mean may not.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -129,7 +129,8 @@ static uint32_t random_code(int style) {
     return sign | exponent << mantissa_bits | (code & ((1u << mantissa_bits) - 1));
 }
 
-/* Places the rows against one end of their buffer and fills them; the bytes between belong to nobody. */
+/* Places the rows against one end of their buffer and fills them; the bytes between belong to
+ * nobody. */
 static void place_rows(int style) {
     const int64_t bytes = now.format->bytes;
     int64_t extent = (now.num_channels - 1) * now.channel_stride + bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Windows of every length, with every number of channels that leaves a tail, over numbers of middling size, over
- * those at the edges of their type and over any bits.
+ * Windows of every length, with every number of channels that leaves a tail, over numbers of
+ * middling size, over those at the edges of their type and over any bits.
  */
 #include <inttypes.h>
 #include <stdio.h>

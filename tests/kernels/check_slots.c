@@ -97,8 +97,8 @@ static void start(const struct kern *kern) {
     now.type = kern->index;
 }
 
-/* Puts entry `first` and the ones behind it against one end of their buffer, so that now.base may lie
- * in front of it. What surrounds them, also between strided ones, would be wrong to use. */
+/* Puts entry `first` and the ones behind it against one end of their buffer, so that now.base may
+ * lie in front of it. What surrounds them, also between strided ones, would be wrong to use. */
 static void place_entries(int64_t poison) {
     const int64_t entry = type_bytes[now.type], room = slots->bytes / entry;
     const int64_t length = now.num_slots > 0 ? (now.num_slots - 1) * now.stride + 1 : 0;
@@ -277,7 +277,8 @@ static void check_selects(const struct kern *kern) {
             now.stride = random_stride();
             now.first = PICK(rng, firsts);
             now.num_slots = num_slots;
-            /* Ranges like those of threads, of one slot, of none, and all that the type can hold. */
+            /* Ranges like those of threads, of one slot, of none, and all that the type can
+             * hold. */
             now.low = wild ? random_value(min, max) : test_rng_below(rng, 50);
             now.high = wild ? random_value(min, max) : test_rng_below(rng, 80);
             if (repeat == 0) {

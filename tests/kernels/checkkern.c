@@ -303,8 +303,8 @@ static void visit(const struct kern_family *family, int index, const struct pkv_
     check_kernel(family, &kern);
 }
 
-/* Even the function that fills in a level's row is compiled for that level: on a machine that lacks it,
- * not even the names of its kernels can be asked for. */
+/* Even the function that fills in a level's row is compiled for that level: on a machine that lacks
+ * it, not even the names of its kernels can be asked for. */
 static void visit_level(struct pkv_kernels *tables, int level, int32_t detected) {
     if (levels[level] > detected) {
         if (options.level != 0 && options.level != levels[level])

@@ -33,7 +33,8 @@ struct kern_family {
     int num_entries;
     const char *const *names; /* of the entries, without the level */
     kern_fn *(*get)(const struct pkv_kernels *kernels, int index);
-    /* The definition, written once more for the test; NULL where the check itself computes what is wanted. */
+    /* The definition, written once more for the test; NULL where the check itself computes what is
+     * wanted. */
     kern_fn *(*plain)(int index);
     void (*check)(const struct kern *kern);
     void (*bench)(const struct kern *kern);
@@ -79,8 +80,9 @@ void kern_count_case(void);
 /* Ends the check of this kernel as failed. */
 _Noreturn void kern_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends the check as failed unless element [row][column] of a result is at most `bound` away from what is wanted; a
- * wanted infinity must be met, and what is wanted not to be a number must not be one. */
+/* Ends the check as failed unless element [row][column] of a result is at most `bound` away from
+ * what is wanted; a wanted infinity must be met, and what is wanted not to be a number must not be
+ * one. */
 void kern_near(const char *name, int64_t row, int64_t column, double is, double wanted,
                double bound);
 

@@ -116,7 +116,8 @@ int64_t copy_places(struct test_rng *rng, int64_t *offsets, int64_t num_places, 
 
 void copy_beside_neighbour(const struct kern *kern, void (*call)(const struct kern *),
                            const int64_t *bytes, int num_bytes) {
-    /* On a busy machine the other thread has to wait for its turn; it gets so much time and no more. */
+    /* On a busy machine the other thread has to wait for its turn; it gets so much time and no
+     * more. */
     enum { ENOUGH_ROUNDS = 4000, MAX_NS = 20000000 };
     char *at[MAX_NEIGHBOURS];
     struct timespec begin, now;

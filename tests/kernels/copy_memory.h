@@ -38,14 +38,15 @@ void copy_memory_compare_all(void);
 /* At the start, at the end, or anywhere between: where something of this size may begin. */
 int64_t copy_place(struct test_rng *rng, int64_t bytes);
 
-/* Offsets for num_places things of `bytes` bytes: anywhere in a window, and then mostly on top of each
- * other, or multiples of step apart: side by side, or as interleaved as the tokens of a block are in most
- * layouts. Returns where the last one ends. */
+/* Offsets for num_places things of `bytes` bytes: anywhere in a window, and then mostly on top of
+ * each other, or multiples of step apart: side by side, or as interleaved as the tokens of a block
+ * are in most layouts. Returns where the last one ends. */
 int64_t copy_places(struct test_rng *rng, int64_t *offsets, int64_t num_places, int64_t bytes,
                     int64_t step);
 
-/* Makes the call again and again for some milliseconds, while another thread writes the named bytes of
- * dst; fails the kernel if one of them is put back. What else the call writes is not looked at. */
+/* Makes the call again and again for some milliseconds, while another thread writes the named bytes
+ * of dst; fails the kernel if one of them is put back. What else the call writes is not looked
+ * at. */
 void copy_beside_neighbour(const struct kern *kern, void (*call)(const struct kern *),
                            const int64_t *bytes, int num_bytes);
 

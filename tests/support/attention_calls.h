@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * One call of paged attention on modelled data, from the cache's description to the answer: whole, or part by part.
- * Needs cmocka.
+ * One call of paged attention on modelled data, from the cache's description to the answer: whole,
+ * or part by part. Needs cmocka.
  */
 #ifndef PAGEDKV_TESTS_ATTENTION_CALLS_H
 #define PAGEDKV_TESTS_ATTENTION_CALLS_H

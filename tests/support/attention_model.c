@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Draws the arrays of attention_model.h. Rows are cut out of a pool of numbers that each dtype holds exactly: faster than
- * drawing every element.
+ * Draws the arrays of attention_model.h. Rows are cut out of a pool of numbers that each dtype
+ * holds exactly: faster than drawing every element.
  */
 #include "attention_model.h"
 
@@ -26,8 +26,8 @@ static float *allocate(int64_t count) {
     return memory;
 }
 
-/* Numbers of all sizes below 1, and a few zeros, with as many bits as the dtype keeps. None is so small that a quarter
- * of it would be a denormal of float16. */
+/* Numbers of all sizes below 1, and a few zeros, with as many bits as the dtype keeps. None is so
+ * small that a quarter of it would be a denormal of float16. */
 static void fill_pool(float *pool, int32_t dtype, struct test_rng *rng) {
     int kept = num_format_of(dtype)->mantissa_bits;
 
@@ -63,8 +63,8 @@ static float *draw_rows(int64_t num_rows, int64_t size, int32_t dtype, int64_t a
     return rows;
 }
 
-/* Booleans see three positions of four; numbers are added, and minus infinity comes up, too. Some rows see nothing,
- * some everything. */
+/* Booleans see three positions of four; numbers are added, and minus infinity comes up, too. Some
+ * rows see nothing, some everything. */
 static float *draw_mask(const struct attn_sizes *sizes, int64_t num_queries, struct test_rng *rng) {
     int64_t width = sizes->mask_width;
     float *mask = allocate(num_queries * width);

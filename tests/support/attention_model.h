@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention to be asked for: sequences drawn at random as plain arrays, and one way after the other to put them into
- * a paged cache and index tensors. All memory is guarded; whatever no query sees is poisoned with NaN. It calls no
- * function of the library.
+ * Attention to be asked for: sequences drawn at random as plain arrays, and one way after the other
+ * to put them into a paged cache and index tensors. All memory is guarded; whatever no query sees
+ * is poisoned with NaN. It calls no function of the library.
  */
 #ifndef PAGEDKV_TESTS_ATTENTION_MODEL_H
 #define PAGEDKV_TESTS_ATTENTION_MODEL_H
@@ -72,7 +72,8 @@ struct attn_placement {
     int padded;
     int interleaved;
     int has_no_lse;
-    int drops_unseen; /* seq_offsets: up to the first token that a query's window reaches, tokens may be gone */
+    int drops_unseen;   /* seq_offsets: up to the first token that a query's window reaches, tokens
+                         may be gone */
     int64_t num_shared; /* num_shared_tokens; see attn_can_share */
     int64_t num_pieces;
     struct attn_piece pieces[ATTN_MAX_PIECES];
@@ -124,14 +125,16 @@ struct attn_answer {
 struct attn_answer attn_answer_make(const struct attn_problem *problem);
 void attn_answer_free(struct attn_answer *answer);
 
-/* Takes the rows of a call that has run into the answer. 0 if bytes between the rows were written. */
+/* Takes the rows of a call that has run into the answer. 0 if bytes between the rows were
+ * written. */
 int attn_call_collect(struct attn_call *call, const struct attn_problem *problem,
                       struct attn_answer *answer);
 
 /* 1 if both hold the same bytes. */
 int attn_answers_are_equal(const struct attn_answer *one, const struct attn_answer *other);
 
-/* The definition's results, for every query, or the first, the last and each every-th of each sequence. */
+/* The definition's results, for every query, or the first, the last and each every-th of each
+ * sequence. */
 struct attn_expected {
     int64_t num_rows; /* that it holds */
     int64_t *rows;    /* number among all queries */
@@ -144,8 +147,8 @@ struct attn_expected {
 struct attn_expected attn_expected_make(const struct attn_problem *problem, int64_t every);
 void attn_expected_free(struct attn_expected *expected);
 
-/* What of the bounds the answer uses up, at the worst place: above 1 it is wrong, and the place has been printed. A
- * NaN where none belongs, or none where one belongs, is infinitely wrong. */
+/* What of the bounds the answer uses up, at the worst place: above 1 it is wrong, and the place has
+ * been printed. A NaN where none belongs, or none where one belongs, is infinitely wrong. */
 double attn_expected_compare(const struct attn_expected *expected,
                              const struct attn_problem *problem, const struct attn_answer *answer);
 

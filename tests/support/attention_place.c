@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Puts the arrays of attention_model.h into caches and tensors of every shape, and takes results out again.
+ * Puts the arrays of attention_model.h into caches and tensors of every shape, and takes results
+ * out again.
  */
 #include "attention_model.h"
 
@@ -168,7 +169,8 @@ static int64_t any_number(int32_t dtype, struct test_rng *rng) {
     return dtype == PKV_DTYPE_I32 ? (int32_t)number : number;
 }
 
-/* Somewhere up to the first position that its first query's window reaches, its end if it has no query. */
+/* Somewhere up to the first position that its first query's window reaches, its end if it has no
+ * query. */
 static int64_t any_offset(const struct attn_problem *problem, const struct attn_piece *piece,
                           int64_t length, struct test_rng *rng) {
     int64_t left = problem->sizes.max_left, position = length - (piece->end - piece->first),
@@ -301,8 +303,8 @@ static struct test_guard make_matrix(struct pkv_tensor *tensor, int32_t dtype, i
     return memory;
 }
 
-/* What column c of a piece's row holds: its positions are those before the piece's end, the mask's those before the
- * sequence's. Nobody may read a column before position 0. */
+/* What column c of a piece's row holds: its positions are those before the piece's end, the mask's
+ * those before the sequence's. Nobody may read a column before position 0. */
 static void write_mask(const struct attn_call *call, const struct attn_problem *problem,
                        const struct attn_piece *piece, int64_t i, int64_t row) {
     const struct attn_ref_seq *seq = &problem->seqs[piece->seq];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See attention_reference.h. Scores, weights, sums: three plain loops, and beside each the error that they may have.
+ * See attention_reference.h. Scores, weights, sums: three plain loops, and beside each the error
+ * that they may have.
  */
 #include "attention_reference.h"
 

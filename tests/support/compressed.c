@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * See compressed.h. The rules are those of the specification, written down once more: A, then the mean of B,
- * then C.
+ * See compressed.h. The rules are those of the specification, written down once more: A, then the
+ * mean of B, then C.
  */
 #include "compressed.h"
 

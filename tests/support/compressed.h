@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The independent definition of the compressed modes of scatter_pa_kv_cache, token by token and element by
- * element, and random cases for it. It calls no function of the library.
+ * The independent definition of the compressed modes of scatter_pa_kv_cache, token by token and
+ * element by element, and random cases for it. It calls no function of the library.
  */
 #ifndef PAGEDKV_TESTS_COMPRESSED_H
 #define PAGEDKV_TESTS_COMPRESSED_H
@@ -34,7 +34,8 @@ int64_t comp_length(const struct comp_case *it, int64_t task);
 void comp_draw(struct comp_case *it, int64_t max_seq, struct test_rng *rng);
 
 /* Gives each task a place of its own in random order, in between gaps of up to max_gap slots; every
- * skip-th one or so is skipped (0: none), and its numbers spoiled. Returns the slots that a cache needs. */
+ * skip-th one or so is skipped (0: none), and its numbers spoiled. Returns the slots that a cache
+ * needs. */
 int64_t comp_place(struct comp_case *it, int64_t max_gap, int64_t skip, struct test_rng *rng);
 
 /* What the part must hold afterwards. rows are [comp_num_rows, num_heads, head_size] at src. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * One call of scatter_pa_kv_cache in a compressed mode, on modelled data, with index tensors of any dtype and
- * of either shape. Needs cmocka.
+ * One call of scatter_pa_kv_cache in a compressed mode, on modelled data, with index tensors of any
+ * dtype and of either shape. Needs cmocka.
  */
 #ifndef PAGEDKV_TESTS_COMPRESSED_CALLS_H
 #define PAGEDKV_TESTS_COMPRESSED_CALLS_H

@@ -28,7 +28,8 @@ struct test_manifest {
     struct test_record *records;
 };
 
-/* Ends the program with 77, which CTest takes for skipped, and says why, when the folder is not there. */
+/* Ends the program with 77, which CTest takes for skipped, and says why, when the folder is not
+ * there. */
 void test_data_require(const char *folder);
 
 /* Writes the path of a file below the test data into path. */

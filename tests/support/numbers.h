@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The number formats of the element types, decoded and rounded through double: the tests' own definition,
- * slow and plain. Not for hifloat8.
+ * The number formats of the element types, decoded and rounded through double: the tests' own
+ * definition, slow and plain. Not for hifloat8.
  */
 #ifndef PAGEDKV_TESTS_NUMBERS_H
 #define PAGEDKV_TESTS_NUMBERS_H
 
 #include <stdint.h>
 
-/* Codes are little-endian. A float is a sign, an exponent with a bias, and mantissa_bits; its codes above
- * max_finite are special, and infinity is among them exactly when the mantissa can be 0 there. An integer
- * has mantissa_bits 0. */
+/* Codes are little-endian. A float is a sign, an exponent with a bias, and mantissa_bits; its codes
+ * above max_finite are special, and infinity is among them exactly when the mantissa can be 0
+ * there. An integer has mantissa_bits 0. */
 struct num_format {
     int bytes;
     int mantissa_bits;

@@ -76,8 +76,8 @@ static void describe_cache(struct targets *targets, int64_t pair, const struct r
     targets->caches[pair] = *cache;
 }
 
-/* Pairs first ... first + count - 1 in one memory: columns of its rows, with or without gaps between them. All
- * distances are multiples of 4, the largest element. */
+/* Pairs first ... first + count - 1 in one memory: columns of its rows, with or without gaps
+ * between them. All distances are multiples of 4, the largest element. */
 static void draw_caches(struct targets *targets, int64_t first, int64_t count,
                         const struct row *rows, struct test_rng *rng) {
     int64_t starts[TARGETS_MAX_PAIRS], head_strides[TARGETS_MAX_PAIRS], order[TARGETS_MAX_PAIRS];

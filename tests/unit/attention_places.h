@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tokens of a tile at addresses where nothing lies, for tests of what attention fetches and in which order.
+ * Tokens of a tile at addresses where nothing lies, for tests of what attention fetches and in
+ * which order.
  */
 #ifndef PKV_TESTS_UNIT_ATTENTION_PLACES_H
 #define PKV_TESTS_UNIT_ATTENTION_PLACES_H
@@ -40,7 +41,8 @@ static inline uintptr_t address_of(const struct pkv_attention_tokens *tokens, in
            (uintptr_t)(tokens->offsets[token] + head * tokens->head_stride);
 }
 
-/* Blocks anywhere but not over each other, rows of a block dense, or with something between the tokens. */
+/* Blocks anywhere but not over each other, rows of a block dense, or with something between the
+ * tokens. */
 static inline void place_blocks(struct place *place, struct test_rng *rng, int64_t block_size,
                                 int64_t num_tokens, bool heads_together) {
     static const int64_t sizes[] = {64, 256, 512, 1152, 4096, 5000};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What an explanation of paged attention counts, beside numbers worked out by hand, and what it refuses.
+ * What an explanation of paged attention counts, beside numbers worked out by hand, and what it
+ * refuses.
  */
 #include "check.h"
 
@@ -89,7 +90,8 @@ static struct pkv_attention_explanation explain(const struct world *world) {
     return got;
 }
 
-/* 4 query heads over 2 of 64 elements, bfloat16: a token has 2 x 128 bytes of keys, and as many of values. */
+/* 4 query heads over 2 of 64 elements, bfloat16: a token has 2 x 128 bytes of keys, and as many of
+ * values. */
 static const struct pkv_paged_attention_options four_heads = {.struct_size = sizeof(four_heads),
                                                               .num_heads = 4};
 
@@ -227,7 +229,8 @@ static void check_names(const struct world *world, int32_t level, const char *sc
     pkv_context_destroy(context);
 }
 
-/* On every level that the machine has: those of the level, or of the one below if it has none of its own. */
+/* On every level that the machine has: those of the level, or of the one below if it has none of
+ * its own. */
 static void test_kernels_are_named(void **state) {
     (void)state;
     struct world world;
@@ -251,7 +254,8 @@ static void test_kernels_are_named(void **state) {
     check_names(&world, PKV_CPU_LEVEL_AVX2, "attention_scores_f32_avx2",
                 "attention_values_f32_avx2");
     destroy(&world);
-    /* Dot products: of the values where one sequence has 9 rows and more for a key head, here 80, the other 2. */
+    /* Dot products: of the values where one sequence has 9 rows and more for a key head, here 80,
+     * the other 2. */
     options.products = PKV_ATTENTION_PRODUCTS_BF16;
     make(&world, 1, PKV_RUN_MODE_NATIVE, PKV_DTYPE_BF16, true, &options);
     set_step(&world, 2, (int64_t[]){40, 40}, (int64_t[]){40, 1}, 0);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exponential and the hyperbolic tangent of the attention kernels against those of the C library in double, by what
- * the kernels show of them: a merge factor is an exponential, the maximum of one capped score a tangent. Every
- * PAGEDKV_TEST_STRIDE-th float32 of the domain is tried (1: all, which takes minutes); the largest errors are printed.
+ * The exponential and the hyperbolic tangent of the attention kernels against those of the C
+ * library in double, by what the kernels show of them: a merge factor is an exponential, the
+ * maximum of one capped score a tangent. Every PAGEDKV_TEST_STRIDE-th float32 of the domain is
+ * tried (1: all, which takes minutes); the largest errors are printed.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The order in which attention reads the tokens of a tile, and the lines that it fetches meanwhile: every row once, those
- * of a block before the next block, and fetched in the order in which they are read. What is fetched has no effect on
- * results, so it is recorded here instead. Addresses are numbers; nothing lies there.
+ * The order in which attention reads the tokens of a tile, and the lines that it fetches meanwhile:
+ * every row once, those of a block before the next block, and fetched in the order in which they
+ * are read. What is fetched has no effect on results, so it is recorded here instead. Addresses are
+ * numbers; nothing lies there.
  */
 #include "check.h"
 #include "rng.h"
@@ -80,8 +81,8 @@ static struct pkv_attention_tokens side_by_side(int64_t *offsets, int64_t block_
     };
 }
 
-/* Heads apart: where a head of a block has LONG_TURN_BYTES and more, or blocks may have short turns, a block is read before
- * the next one, else a head. */
+/* Heads apart: where a head of a block has LONG_TURN_BYTES and more, or blocks may have short
+ * turns, a block is read before the next one, else a head. */
 static void test_blocks_are_read_in_order(void **state) {
     (void)state;
     static struct rows rows;
@@ -110,7 +111,8 @@ static void test_blocks_are_read_in_order(void **state) {
     }
 }
 
-/* Short turns of blocks of another size: 16 tokens of each head, or what is left of a block if it ends where one does. */
+/* Short turns of blocks of another size: 16 tokens of each head, or what is left of a block if it
+ * ends where one does. */
 static void test_short_turns_have_16_tokens(void **state) {
     (void)state;
     static struct rows rows;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which pages attention touches before it reads them: all that it needs, hardly any other, and those of long runs one
- * after the other. What is touched has no effect on results, so it is recorded here instead of fetched. Addresses are
- * numbers; nothing lies there.
+ * Which pages attention touches before it reads them: all that it needs, hardly any other, and
+ * those of long runs one after the other. What is touched has no effect on results, so it is
+ * recorded here instead of fetched. Addresses are numbers; nothing lies there.
  */
 #include "check.h"
 #include "rng.h"

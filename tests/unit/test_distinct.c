@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether numbers differ: never said of numbers that repeat, whichever two and wherever, also when they were made to
- * collide; said of slots as they come in. And what a step makes of it: tokens whose slots differ are divided among
- * threads, others' slots are, and the last token wins.
+ * Whether numbers differ: never said of numbers that repeat, whichever two and wherever, also when
+ * they were made to collide; said of slots as they come in. And what a step makes of it: tokens
+ * whose slots differ are divided among threads, others' slots are, and the last token wins.
  */
 #include "calls.h"
 #include "check.h"
@@ -136,8 +136,8 @@ static int64_t solve(uint64_t factor, uint64_t product) {
     return (int64_t)(inverse * product);
 }
 
-/* Numbers with one cell for all of them: only the last one keeps it, and the others meet again elsewhere. Half of them
- * come out negative, which counts for nothing. */
+/* Numbers with one cell for all of them: only the last one keeps it, and the others meet again
+ * elsewhere. Half of them come out negative, which counts for nothing. */
 static void numbers_made_to_collide_are_judged_right(void **state) {
     enum { COUNT = 3000 };
     int64_t *numbers = new_numbers(COUNT);
@@ -167,7 +167,8 @@ static int rounds_with_zero(uint64_t number) {
     return rounds;
 }
 
-/* In each of five rounds the last number takes the cell from two zeros, which are never compared with each other. */
+/* In each of five rounds the last number takes the cell from two zeros, which are never compared
+ * with each other. */
 static void numbers_that_collide_too_often_are_not_judged(void **state) {
     int64_t numbers[7] = {0, 0};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Overlap of intervals, against a comparison of every pair: few and many, sorted and not, empty ones, and
- * the one pair among thousands that overlaps.
+ * Overlap of intervals, against a comparison of every pair: few and many, sorted and not, empty
+ * ones, and the one pair among thousands that overlaps.
  */
 #include "check.h"
 #include "rng.h"
@@ -119,7 +119,8 @@ static void many(void **state) {
     }
 }
 
-/* Each of many in turn reaches into the one behind it, and into no other: none gets lost between two passes. */
+/* Each of many in turn reaches into the one behind it, and into no other: none gets lost between
+ * two passes. */
 static void each_of_many(void **state) {
     static struct list list;
     struct test_rng rng = test_rng_make(test_seed(13));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Merging partial results of attention: by hand, at random against double precision, in place, against attention over
- * the union, and what is refused.
+ * Merging partial results of attention: by hand, at random against double precision, in place,
+ * against attention over the union, and what is refused.
  */
 #include "attention_calls.h"
 #include "contexts.h"
@@ -16,8 +16,8 @@ static uint64_t seed;
 
 enum { MAX_STATES = 6 };
 
-/* One query, two heads, two elements; lse ln 1 and ln 3 give the weights 1/4 and 3/4, lse ln 2 and minus infinity all to
- * the first state, whatever the second one holds.
+/* One query, two heads, two elements; lse ln 1 and ln 3 give the weights 1/4 and 3/4, lse ln 2 and
+ * minus infinity all to the first state, whatever the second one holds.
  *
  *   head 0: (4, 8) / 4 + 3 (8, -8) / 4 = (7, -4), lse = ln 4
  *   head 1: (5, 6), lse = ln 2 */
@@ -178,8 +178,9 @@ static void destroy(struct world *world) {
     model_rows_free(&world->lse);
 }
 
-/* What must come out of one query and head, and how far off it may be: weights and sums in double, here as there,
- * each off by some units of 2^-44 of its size and of the argument of exp, and one rounding to float32. */
+/* What must come out of one query and head, and how far off it may be: weights and sums in double,
+ * here as there, each off by some units of 2^-44 of its size and of the argument of exp, and one
+ * rounding to float32. */
 struct wanted {
     double lse, lse_bound;
     double out[150], bounds[150];
@@ -261,7 +262,8 @@ static void check_world(struct world *world, const struct model_rows *out,
     }
 }
 
-/* Into memory of its own, every byte beside the rows as before; then in place of one of the states. */
+/* Into memory of its own, every byte beside the rows as before; then in place of one of the
+ * states. */
 static void at_random(void **state) {
     struct test_rng rng = test_rng_make(seed);
 
@@ -322,8 +324,8 @@ static void large_numbers(void **state) {
     }
 }
 
-/* Attention over the first and over the other positions of a sequence, merged, is attention over all of them. The
- * parts are taken by masks. */
+/* Attention over the first and over the other positions of a sequence, merged, is attention over
+ * all of them. The parts are taken by masks. */
 static void parts_of_a_sequence(void **state) {
     (void)state;
     for (int round = 0; round < 6; round++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Windowed compression: the published example, sums whose order was worked out by hand, random windows against a
- * reference, and refusals that leave everything as it was.
+ * Windowed compression: the published example, sums whose order was worked out by hand, random
+ * windows against a reference, and refusals that leave everything as it was.
  */
 #include "contexts.h"
 #include "guard.h"
@@ -17,8 +17,8 @@ static uint64_t seed;
 
 enum { MAX_SEQS = 9, MAX_WIDTH = 130 };
 
-/* Lengths 31, 32, 40 and 48 with L 32 and stride 16: the second completes tokens 0 to 31, the fourth 16 to 47. All
- * inputs are 1 and weights 1/32, so the sums are 1. */
+/* Lengths 31, 32, 40 and 48 with L 32 and stride 16: the second completes tokens 0 to 31, the
+ * fourth 16 to 47. All inputs are 1 and weights 1/32, so the sums are 1. */
 static void published_example(void **state) {
     enum { BLOCKS = 8, PAGE = 64, HEADS = 2, SIZE = 16, ROWS = 4 };
     static uint16_t input[BLOCKS * PAGE * HEADS * SIZE], output[ROWS * HEADS * SIZE];
@@ -82,14 +82,16 @@ static uint16_t sum_of(struct pkv_context *context, int64_t num_rows, const int6
     return output;
 }
 
-/* In float32 2^24 + 1 is 2^24 again, and 2^24 + 2 is not. So what is added first shows once 2^24 is taken away. */
+/* In float32 2^24 + 1 is 2^24 again, and 2^24 + 2 is not. So what is added first shows once 2^24 is
+ * taken away. */
 static void order_of_the_sum(void **state) {
     static const uint16_t one = 0x3f80, two = 0x4000, big = 0x4b80, minus_big = 0xcb80;
 
     (void)state;
     for (int i = 0; i < contexts.count; i++) {
         struct pkv_context *context = contexts.all[i];
-        /* One tile: tokens 1 and 5 make 2 before they meet token 0; the 1 of token 4 meets it at once. */
+        /* One tile: tokens 1 and 5 make 2 before they meet token 0; the 1 of token 4 meets it at
+         * once. */
         assert_int_equal(sum_of(context, 16, (int64_t[]){0, 4, 1, 5, 8},
                                 (uint16_t[]){big, one, one, one, minus_big}, 5),
                          two);
@@ -101,11 +103,13 @@ static void order_of_the_sum(void **state) {
         assert_int_equal(
             sum_of(context, 16, (int64_t[]){0, 1, 2, 8}, (uint16_t[]){big, one, one, minus_big}, 4),
             0);
-        /* Six tiles: 4 joins 0 and 5 joins 1 first; then 2 joins 0. The 1 of tile 4 is lost in tile 0. */
+        /* Six tiles: 4 joins 0 and 5 joins 1 first; then 2 joins 0. The 1 of tile 4 is lost in tile
+         * 0. */
         assert_int_equal(sum_of(context, 48, (int64_t[]){0, 32, 8, 40, 16},
                                 (uint16_t[]){big, one, one, one, minus_big}, 5),
                          two);
-        /* Tiles 2 and 3 join after that: -2^24 in tile 2 comes too late for the 1 of tile 4, not for tile 3. */
+        /* Tiles 2 and 3 join after that: -2^24 in tile 2 comes too late for the 1 of tile 4, not
+         * for tile 3. */
         assert_int_equal(sum_of(context, 48, (int64_t[]){0, 32, 24, 16},
                                 (uint16_t[]){big, one, one, minus_big}, 4),
                          one);
@@ -317,7 +321,8 @@ static void expect_as_expected(const struct world *world) {
     assert_memory_equal(world->in.data, world->in_before, world->in.bytes);
 }
 
-/* Spoils one sequence that completes a window, in one of the ways that must be refused. Returns what is expected. */
+/* Spoils one sequence that completes a window, in one of the ways that must be refused. Returns
+ * what is expected. */
 static int32_t spoil(struct world *world, struct test_rng *rng) {
     int64_t b = world->num_seqs > 0 ? test_rng_below(rng, world->num_seqs) : 0;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The decision that two sets of bytes overlap, against the sets themselves: it must see every byte that they share, and be
- * exact where it says that it is.
+ * The decision that two sets of bytes overlap, against the sets themselves: it must see every byte
+ * that they share, and be exact where it says that it is.
  */
 #include "check.h"
 #include "rng.h"

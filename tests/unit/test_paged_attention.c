@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Paged attention by hand: two steps whose numbers were worked out on paper, rows that see nothing, numbers that are
- * none, nothing to do, plans that contexts share, and memory that is not there.
+ * Paged attention by hand: two steps whose numbers were worked out on paper, rows that see nothing,
+ * numbers that are none, nothing to do, plans that contexts share, and memory that is not there.
  */
 #include "allocator.h"
 #include "attention_calls.h"
@@ -44,7 +44,8 @@ static void expect_near(const float *got, const double *wanted, int count) {
     }
 }
 
-/* Two heads share one key head of size 2; three tokens lie in blocks 2 and 0 of two tokens each; the scale is 1.
+/* Two heads share one key head of size 2; three tokens lie in blocks 2 and 0 of two tokens each;
+ * the scale is 1.
  *
  *   token  block, offset  key              value
  *   0      2, 0           (0, ln 3 / 2)    (8, 0)
@@ -85,10 +86,12 @@ static void one_decode_step(void **state) {
     }
 }
 
-/* One head of size 4, hence scale 1/2; the query is (2, 0, 0, 0), so that a score is a key's first element: 0, ln 3 and,
- * out of the window of two tokens, 100. The sink of ln 4 has the weight 4 of 1 + 3 + 4.
+/* One head of size 4, hence scale 1/2; the query is (2, 0, 0, 0), so that a score is a key's first
+ * element: 0, ln 3 and, out of the window of two tokens, 100. The sink of ln 4 has the weight 4 of
+ * 1 + 3 + 4.
  *
- *   out = (1 * (8, 0, 16, 0) + 3 * (0, 8, 0, -8)) / 8 = (1, 3, 2, -3), lse = ln 8 = 3 ln 2, or 3 in base 2 */
+ *   out = (1 * (8, 0, 16, 0) + 3 * (0, 8, 0, -8)) / 8 = (1, 3, 2, -3), lse = ln 8 = 3 ln 2, or 3 in
+ *   base 2 */
 static void one_step_with_a_sink(void **state) {
     float keys[4 * 4] = {100, 1, 2, 3, 0, 4, 5, 6, 1.09861229f, 7, 8, 9, NAN, NAN, NAN, NAN};
     float values[4 * 4] = {1e30f, 1e30f, 1e30f, 1e30f, 8,   0,   16,  0,
@@ -117,8 +120,9 @@ static void one_step_with_a_sink(void **state) {
     }
 }
 
-/* Without a window, tokens before a sequence's offset are unseen all the same. Keys are 0, so that every token seen has
- * the same weight; a value is its position; entries of blocks that hold nothing but earlier tokens are out of range. */
+/* Without a window, tokens before a sequence's offset are unseen all the same. Keys are 0, so that
+ * every token seen has the same weight; a value is its position; entries of blocks that hold
+ * nothing but earlier tokens are out of range. */
 static void tokens_before_an_offset(void **state) {
     enum { TOKENS = 600, SIZE = 8, BLOCK = 8, QUERIES = 3 };
     static const int64_t offsets[] = {0, 1, 7, 8, 31, 32, 33, 255, 256, 257, 300, 512, 596, 597};
@@ -243,7 +247,8 @@ static void rows_that_see_nothing(void **state) {
     }
 }
 
-/* A key that is no number makes the rows of its head that see it none, and no other; a value only its own element. */
+/* A key that is no number makes the rows of its head that see it none, and no other; a value only
+ * its own element. */
 static void numbers_that_are_none(void **state) {
     static const int64_t positions[] = {0, 1, 255, 256, 300, 599, 598};
 
@@ -265,8 +270,8 @@ static void numbers_that_are_none(void **state) {
     }
 }
 
-/* Beside a score that is 300 larger no float32 weight is left: such a value may be anything. In the same tile and in
- * another one. */
+/* Beside a score that is 300 larger no float32 weight is left: such a value may be anything. In the
+ * same tile and in another one. */
 static void weights_that_underflow(void **state) {
     static const struct {
         int64_t large, small;
@@ -376,8 +381,8 @@ static void nothing_to_do(void **state) {
     }
 }
 
-/* A plan made by one context, run by another: the other's kernels and executor, the plan's run mode. Before it has the
- * scratch memory it is refused. */
+/* A plan made by one context, run by another: the other's kernels and executor, the plan's run
+ * mode. Before it has the scratch memory it is refused. */
 static void plans_are_shared(void **state) {
     struct test_rng rng = test_rng_make(seed + 7);
     struct attn_sizes sizes = medium();
@@ -430,7 +435,8 @@ static void plans_are_shared(void **state) {
     attn_problem_free(problem);
 }
 
-/* NULL and a struct of zeros are what the header says: causal, a head for each key head, 1 / sqrt(head_size). */
+/* NULL and a struct of zeros are what the header says: causal, a head for each key head, 1 /
+ * sqrt(head_size). */
 static void zeroed_options(void **state) {
     struct pkv_paged_attention_options zeroed = {0};
     struct test_rng rng = test_rng_make(seed + 8);
@@ -495,8 +501,8 @@ static struct pkv_context *context_with(const struct pkv_allocator *hook) {
     return context;
 }
 
-/* The first allocation fails, then the second, until the plan is made. Nothing is left behind, and what failed can be
- * tried again with the same context. */
+/* The first allocation fails, then the second, until the plan is made. Nothing is left behind, and
+ * what failed can be tried again with the same context. */
 static void memory_that_is_not_there(void **state) {
     struct pkv_cache cache = bf16_cache();
     int64_t num_failed = 0;

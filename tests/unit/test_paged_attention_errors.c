@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What paged attention refuses, under which name, and that a refusal writes nothing. What a step refuses is in
- * test_step_queries.c.
+ * What paged attention refuses, under which name, and that a refusal writes nothing. What a step
+ * refuses is in test_step_queries.c.
  */
 #include "attention_calls.h"
 #include "contexts.h"
@@ -395,7 +395,8 @@ static void parts_out_of_range(void **state) {
     setting_free(&it);
 }
 
-/* 2^32 tokens and one more, in one block that is only described; and as many with those that are gone. */
+/* 2^32 tokens and one more, in one block that is only described; and as many with those that are
+ * gone. */
 static void sequences_that_are_too_long(void **state) {
     static uint16_t element[32];
     int64_t table[1] = {0}, length[1] = {(INT64_C(1) << 32) + 1}, starts[2] = {0, 1};
@@ -539,15 +540,15 @@ static void caches_without_a_plan(void **state) {
     for (int32_t dtype = 1; dtype <= PKV_DTYPE_F8_E4M3FN; dtype++) {
         if (dtype != PKV_DTYPE_F32 && dtype != PKV_DTYPE_F16 && dtype != PKV_DTYPE_BF16) {
             cache = cache_of(dtype, PKV_DTYPE_F16, 8, 8);
-            expect_no_plan(&cache, NULL, PKV_STATUS_DTYPE, "cache", __LINE__);
+            expect_no_plan(&cache, NULL, PKV_STATUS_DTYPE, "cache->key", __LINE__);
             cache = cache_of(PKV_DTYPE_F32, dtype, 8, 8);
-            expect_no_plan(&cache, NULL, PKV_STATUS_DTYPE, "cache", __LINE__);
+            expect_no_plan(&cache, NULL, PKV_STATUS_DTYPE, "cache->value", __LINE__);
         }
     }
     cache = cache_of(PKV_DTYPE_F32, PKV_DTYPE_F32, 577, 8);
-    expect_no_plan(&cache, NULL, PKV_STATUS_SHAPE, "cache", __LINE__);
+    expect_no_plan(&cache, NULL, PKV_STATUS_SHAPE, "cache->key", __LINE__);
     cache = cache_of(PKV_DTYPE_F32, PKV_DTYPE_F32, 8, 577);
-    expect_no_plan(&cache, NULL, PKV_STATUS_SHAPE, "cache", __LINE__);
+    expect_no_plan(&cache, NULL, PKV_STATUS_SHAPE, "cache->value", __LINE__);
     /* Without a value cache values are a part of the keys. */
     cache = cache_of(PKV_DTYPE_F32, 0, 576, 0);
     options.value_head_size = 577;

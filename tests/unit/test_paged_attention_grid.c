@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Paged attention against the definition in double precision, on a grid: every value of each axis and every pair of
- * values, drawn from a seed, and a few long sequences. What no query sees is NaN in all of them.
+ * Paged attention against the definition in double precision, on a grid: every value of each axis
+ * and every pair of values, drawn from a seed, and a few long sequences. What no query sees is NaN
+ * in all of them.
  */
 #include "attention_calls.h"
 #include "contexts.h"
@@ -147,7 +148,8 @@ static int64_t bytes_of(int axis_value) {
     return ref_dtype_bytes(dtypes[axis_value]);
 }
 
-/* A layout holds heads of that size, and the whole is not too much for the second that it may take at the most. */
+/* A layout holds heads of that size, and the whole is not too much for the second that it may take
+ * at the most. */
 static int is_possible(const struct combination *at) {
     const int *v = at->values;
     struct attn_sizes made = sizes_of(at);
@@ -232,7 +234,8 @@ static struct pair first_open(void) {
     return (struct pair){0, 0, 0, 0};
 }
 
-/* Of some random combinations with the first open pair the one that closes the most. 0 if none is possible. */
+/* Of some random combinations with the first open pair the one that closes the most. 0 if none is
+ * possible. */
 static int choose(struct combination *chosen, struct test_rng *rng) {
     struct pair pair = first_open();
     int64_t best = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The same bytes, however a question is put: threads, parts, the rest of the batch, its order, block ids and block_size,
- * queries cut into steps, shared blocks. What the numbers are is for the other tests of paged attention.
+ * The same bytes, however a question is put: threads, parts, the rest of the batch, its order,
+ * block ids and block_size, queries cut into steps, shared blocks. What the numbers are is for the
+ * other tests of paged attention.
  */
 #include "attention_calls.h"
 #include "contexts.h"
@@ -78,7 +79,8 @@ static void threads_and_parts_of(struct question *question,
     }
 }
 
-/* Where the heads of a token lie together the work is divided in another way, and read in another order. */
+/* Where the heads of a token lie together the work is divided in another way, and read in another
+ * order. */
 static void threads_and_parts(struct question *question) {
     struct attn_placement placement = question->whole;
 
@@ -195,8 +197,8 @@ static void shared_blocks(struct question *question) {
     }
 }
 
-/* A mixed batch: decode, prefill on a context and from nothing. The rows of 18 queries are more than are taken at
- * once. */
+/* A mixed batch: decode, prefill on a context and from nothing. The rows of 18 queries are more
+ * than are taken at once. */
 static const struct attn_sizes mixed = {.num_heads = 16,
                                         .num_kv_heads = 2,
                                         .head_size = 40,
@@ -389,8 +391,8 @@ static void bf16_queries(void **state) {
     }
 }
 
-/* With products of bfloat16, where the processor has them, other queries are rounded, and with 9 rows of a key head and
- * more weights are. */
+/* With products of bfloat16, where the processor has them, other queries are rounded, and with 9
+ * rows of a key head and more weights are. */
 static void ask_for_bf16_products(struct question *question) {
     const struct attn_sizes *sizes = &question->problem->sizes;
     const int has_dots = pkv_context_cpu_level(question->context) == PKV_CPU_LEVEL_AVX512_BF16;
@@ -432,7 +434,8 @@ static void fill_queries(struct attn_problem *problem, float value) {
     }
 }
 
-/* Denormal queries, with keys so large that each is seen: where there are dot products they count as 0. */
+/* Denormal queries, with keys so large that each is seen: where there are dot products they count
+ * as 0. */
 static void ask_for_denormals(struct question *question) {
     struct attn_problem *problem = question->problem;
     const struct attn_sizes *sizes = &problem->sizes;

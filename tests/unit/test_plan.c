@@ -207,7 +207,8 @@ static void policies_write_the_same_bytes(void **state) {
     }
 }
 
-/* A description that has come to reach beyond its memory: sim looks at every access, and says what it is. */
+/* A description that has come to reach beyond its memory: sim looks at every access, and says what
+ * it is. */
 static void sim_checks_every_access(void **state) {
     int64_t shape[] = {9, 4, 2, 16}, slots[1] = {35}, table[1] = {8}, length[1] = {4};
     struct pkv_tensor key_cache = pkv_tensor_make(storage, PKV_DTYPE_BF16, 4, shape);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * From the block manager to attention: what a batch yields for a group goes into a step as it is, and attention reads what
- * the scatter of that step and of those before has written, with and without a window.
+ * From the block manager to attention: what a batch yields for a group goes into a step as it is,
+ * and attention reads what the scatter of that step and of those before has written, with and
+ * without a window.
  */
 #include "check.h"
 
@@ -163,7 +164,8 @@ static void step(struct fixture *fixture, const int64_t *new_tokens) {
     }
 }
 
-/* Prefill in chunks, decode, and both in one step; blocks that the window has left are given back meanwhile. */
+/* Prefill in chunks, decode, and both in one step; blocks that the window has left are given back
+ * meanwhile. */
 static void a_batch_feeds_attention(void **state) {
     static struct fixture fixture;
 

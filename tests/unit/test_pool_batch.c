@@ -123,7 +123,8 @@ static int64_t found(const struct fixture *fixture, const int32_t *tokens, int64
     return hit;
 }
 
-/* What a truncation has dropped is not marked, whatever has come in its place: nobody computed that. */
+/* What a truncation has dropped is not marked, whatever has come in its place: nobody computed
+ * that. */
 static void only_what_is_left_is_marked(void **state) {
     struct fixture fixture;
     const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8}, others[] = {1, 2, 3, 4, 50, 60, 70, 80};
@@ -214,7 +215,8 @@ static void a_step_feeds_the_operators(void **state) {
     close_fixture(&fixture);
 }
 
-/* Evicts, takes a cached block out of the middle, writes into an indexed block, forks; then back. */
+/* Evicts, takes a cached block out of the middle, writes into an indexed block, forks; then
+ * back. */
 static void a_rollback_leaves_no_trace(void **state) {
     struct fixture fixture, untouched;
     const int32_t a[] = {1, 2, 3, 4, 5, 6, 7, 8}, b[] = {11, 12, 13, 14, 15, 16, 17, 18},
@@ -379,7 +381,8 @@ static void misuse_is_refused(void **state) {
     close_fixture(&fixture); /* rolls back */
 }
 
-/* A fork without tokens may match in the same step; what it found is old news, and can be copied. */
+/* A fork without tokens may match in the same step; what it found is old news, and can be
+ * copied. */
 static void a_fork_may_match(void **state) {
     struct fixture fixture;
     const int32_t tokens[] = {1, 2, 3, 4, 5, 6};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the compressed modes of scatter_pa_kv_cache write: the worked examples of the specification, numbers
- * that are special to a mean, and random cases against the definition, byte for byte. Refusals are in
- * test_scatter_compressed_errors.c. PAGEDKV_TEST_SEED repeats a run, PAGEDKV_TEST_CASES sets its length.
+ * What the compressed modes of scatter_pa_kv_cache write: the worked examples of the specification,
+ * numbers that are special to a mean, and random cases against the definition, byte for byte.
+ * Refusals are in test_scatter_compressed_errors.c. PAGEDKV_TEST_SEED repeats a run,
+ * PAGEDKV_TEST_CASES sets its length.
  */
 #include "compressed_calls.h"
 #include "contexts.h"
@@ -12,7 +13,8 @@
 static struct pkv_error error = {.struct_size = sizeof(error)};
 static uint64_t seed;
 
-/* One sequence and one head of channels that all have the same numbers: key of `dtype`, key-only. */
+/* One sequence and one head of channels that all have the same numbers: key of `dtype`,
+ * key-only. */
 static void scatter_one(struct pkv_context *context, int32_t mode, int32_t dtype, int64_t seq,
                         int64_t w, int64_t o, int64_t slot, const void *tokens, void *cache,
                         int64_t num_slots) {
@@ -59,8 +61,8 @@ static void alibi_example(void **state) {
     }
 }
 
-/* Tokens 10 ... 60, a window of three from token 1 on: the mean is 30, and what follows it begins at token 4,
- * not at the sequence's first. */
+/* Tokens 10 ... 60, a window of three from token 1 on: the mean is 30, and what follows it begins
+ * at token 4, not at the sequence's first. */
 static void rope_and_omni_examples(void **state) {
     static const float tokens[6] = {10, 20, 30, 40, 50, 60};
     static const float rope[4] = {10, 30, 50, 60};
@@ -294,8 +296,8 @@ static void random_cases(void **state) {
     }
 }
 
-/* Enough bytes for several threads, more heads than are walked abreast, windows that end in the middle of
- * somebody's share; and heads of a size that vectors like. */
+/* Enough bytes for several threads, more heads than are walked abreast, windows that end in the
+ * middle of somebody's share; and heads of a size that vectors like. */
 static void large_cases(void **state) {
     struct test_rng rng = test_rng_make(seed + 1);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the compressed modes of scatter_pa_kv_cache refuse: each for its own reason, with the numbers, and
- * without changing a byte.
+ * What the compressed modes of scatter_pa_kv_cache refuse: each for its own reason, with the
+ * numbers, and without changing a byte.
  */
 #include "compressed_calls.h"
 #include "contexts.h"
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-/* A call that would succeed: two sequences of 5 and 4 tokens, two heads. Tests change one thing in it. */
+/* A call that would succeed: two sequences of 5 and 4 tokens, two heads. Tests change one thing in
+ * it. */
 struct setting {
     struct pkv_context *context;
     struct comp_case it;
@@ -484,8 +485,8 @@ static void reads_inside_the_cache(void **state) {
     }
 }
 
-/* Blocks of two rows of 16 bytes with 16 bytes between them; a region of 7 rows from slot 1 on: a row, two
- * whole blocks, two rows. The lengths lie in each of these 16 bytes in turn. */
+/* Blocks of two rows of 16 bytes with 16 bytes between them; a region of 7 rows from slot 1 on: a
+ * row, two whole blocks, two rows. The lengths lie in each of these 16 bytes in turn. */
 static void reads_between_blocks(void **state) {
     _Alignas(16) unsigned char storage[6 * 48];
     unsigned char before[sizeof(storage)];

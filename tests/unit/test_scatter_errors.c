@@ -450,7 +450,8 @@ static void sources_in_the_other_cache(void **state) {
     }
 }
 
-/* Only the last piece of a source lies in the cache that comes behind it: its last row, or its last head. */
+/* Only the last piece of a source lies in the cache that comes behind it: its last row, or its last
+ * head. */
 static void the_end_of_a_source_in_the_cache(void **state) {
     uint16_t storage[4 + 8 * 4] = {0};
     int64_t slots[2] = {5, 3};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scatter to many targets: the published caches of an MLA token, the packed rows by their published offsets, and
- * random pairs of every form against a reference.
+ * Scatter to many targets: the published caches of an MLA token, the packed rows by their published
+ * offsets, and random pairs of every form against a reference.
  */
 #include "allocator.h"
 #include "calls.h"
@@ -199,7 +199,8 @@ static void bad_packed_caches_are_refused(void **state) {
     CHECK_REFUSED(pkv_packed_row_columns(0, &cache, columns, &error), &error, PKV_STATUS_STRIDE);
 }
 
-/* By plan, step and run, or in parts. The slots are checked against another cache of the same geometry. */
+/* By plan, step and run, or in parts. The slots are checked against another cache of the same
+ * geometry. */
 static enum pkv_status call_planned(struct pkv_context *context, const struct targets *targets,
                                     const struct pkv_tensor *slots, int32_t duplicates, int way,
                                     struct test_rng *rng) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scatter to many targets: what is refused, with the argument named and nothing changed, and what a plan holds its
- * callers to.
+ * Scatter to many targets: what is refused, with the argument named and nothing changed, and what a
+ * plan holds its callers to.
  */
 #include "allocator.h"
 #include "calls.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 
 static struct pkv_error error = {.struct_size = sizeof(error)};
-/* What the refusals below start from: two caches of 4 blocks of 2 slots, one of them without blocks. */
+/* What the refusals below start from: two caches of 4 blocks of 2 slots, one of them without
+ * blocks. */
 struct world {
     uint8_t memory[2][64];
     uint8_t source[2][64];

@@ -319,7 +319,8 @@ static void strides_beside_single_elements(void **state) {
 }
 
 /* The index of a refusal is flat, also where there is no row at all. */
-/* The one stride that is not 0 is that of a single row: each row is the first byte, and nothing behind it is read. */
+/* The one stride that is not 0 is that of a single row: each row is the first byte, and nothing
+ * behind it is read. */
 static void broadcast_sources(void **state) {
     static const int64_t strides[3][4] = {{31, 0, 0, 0}, {0, 4096, 0, 0}, {0, 0, 7, 0}};
     static const int64_t shapes[3][4] = {{1, 2, 2, 32}, {2, 1, 2, 32}, {1, 2, 1, 32}};

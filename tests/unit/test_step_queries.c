@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The indices of attention in a step: query_start_loc and num_shared_tokens. What is taken, what is refused and how the
- * refusal explains itself, and that a refused step serves nothing.
+ * The indices of attention in a step: query_start_loc and num_shared_tokens. What is taken, what is
+ * refused and how the refusal explains itself, and that a refused step serves nothing.
  */
 #include "calls.h"
 #include "contexts.h"
@@ -260,7 +260,8 @@ static void shared_tokens_that_cannot_be(void **state) {
     it.indices.num_shared_tokens = INT64_MAX;
     REFUSE(it, PKV_STATUS_INVALID_ARGUMENT, "num_shared_tokens");
     assert_int_equal(error.bound, 12);
-    /* Entry 1 of sequence 2 is not the first sequence's: for 4 tokens it need not be, for 5 it must. */
+    /* Entry 1 of sequence 2 is not the first sequence's: for 4 tokens it need not be, for 5 it
+     * must. */
     it.table[7] = 4;
     it.indices.num_shared_tokens = 4;
     TAKE(it, 10);
@@ -301,7 +302,8 @@ static void limits(void **state) {
     pkv_step_destroy(step);
 }
 
-/* What a gather checks is checked for attention, too: every entry of every sequence, whoever asks. */
+/* What a gather checks is checked for attention, too: every entry of every sequence, whoever
+ * asks. */
 static void entries_that_are_read(void **state) {
     struct setting it;
 

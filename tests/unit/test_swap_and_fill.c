@@ -114,7 +114,8 @@ static void large_swaps_go_to_the_threads(void **state) {
     }
 }
 
-/* Copying is refused when a destination is a source too; between two caches these are different blocks. */
+/* Copying is refused when a destination is a source too; between two caches these are different
+ * blocks. */
 static void a_number_may_be_source_and_destination(void **state) {
     uint8_t from[4] = {1, 2, 3, 4}, to[4] = {9, 9, 9, 9};
     int32_t pairs[] = {0, 1, 1, 2, 2, 0};

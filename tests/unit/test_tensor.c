@@ -146,8 +146,8 @@ static void resolve_refuses_sizes_that_do_not_fit(void **state) {
     CHECK_OK(pkv_tensor_resolve(&tensor, &error), &error);
 }
 
-/* Whoever reads a tensor may multiply its strides by any index: those that no element needs become 1,
- * and what was read means the same when it is read again. */
+/* Whoever reads a tensor may multiply its strides by any index: those that no element needs become
+ * 1, and what was read means the same when it is read again. */
 static void read_leaves_out_strides_that_are_not_used(void **state) {
     const struct pkv_where where = {"function", "argument", &error};
     struct pkv_tensor tensor = tensor_of(3, (int64_t[]){1, 2, 1});

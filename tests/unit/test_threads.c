@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which calls go to the executor: those that move much, in as many parts as the explanation says; small ones stay on the
- * calling thread, for waking another one costs more than they do.
+ * Which calls go to the executor: those that move much, in as many parts as the explanation says;
+ * small ones stay on the calling thread, for waking another one costs more than they do.
  */
 #include "check.h"
 

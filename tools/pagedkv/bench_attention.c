@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The lines of paged attention: decode beside a sequential read of the same keys and values, MLA and prefill beside
- * the peak of the unit that multiplies. The caches are layers of one memory, taken in turn, so that their keys and
- * values are cold.
+ * The lines of paged attention: decode beside a sequential read of the same keys and values, MLA
+ * and prefill beside the peak of the unit that multiplies. The caches are layers of one memory,
+ * taken in turn, so that their keys and values are cold.
  */
 #include "bench_ops.h"
 
@@ -279,7 +279,8 @@ static int run_unit_of_values(void *arg) {
 
 /* ---- the check ---- */
 
-/* The last query of the last sequence, with its last head, against the equations. Returns 0 if it is right. */
+/* The last query of the last sequence, with its last head, against the equations. Returns 0 if it
+ * is right. */
 static int check(struct job *job) {
     const struct sizes *sizes = job->sizes;
     const int64_t width = job->num_blocks / sizes->num_seqs;

@@ -20,8 +20,8 @@ enum { WORK_TRIPS = 1000000, NUM_STREAMS = 4 };
 
 /* ---- sequential reads ---- */
 
-/* Sums the words of four streams of `bytes` each; a step of one vector from each of them, or with adjacent streams
- * (stride = vector, bytes = a quarter) one stream of four vectors a step. */
+/* Sums the words of four streams of `bytes` each; a step of one vector from each of them, or with
+ * adjacent streams (stride = vector, bytes = a quarter) one stream of four vectors a step. */
 typedef uint64_t read_fn(const unsigned char *data, int64_t stream_stride, int64_t step,
                          int64_t num_steps);
 
@@ -121,9 +121,9 @@ uint64_t bench_read_spans(const struct pkv_executor *executor, const struct benc
 
 /* ---- arithmetic ---- */
 
-/* Each runs WORK_TRIPS times 12 or 24 instructions on independent sums, which hides a latency of up to 6 or 12 cycles
- * of two units, and fits 16 or 32 registers. x is below 1 and y small, so that sums stay finite. Returns a sum that
- * nobody needs. */
+/* Each runs WORK_TRIPS times 12 or 24 instructions on independent sums, which hides a latency of up
+ * to 6 or 12 cycles of two units, and fits 16 or 32 registers. x is below 1 and y small, so that
+ * sums stay finite. Returns a sum that nobody needs. */
 typedef float work_fn(float x, float y);
 
 /* clang-format off */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The check of a step of attention: 256 sequences of mixed lengths, their block tables, lengths and running totals,
- * in the caches of the processor, as an engine has just written them. One thread.
+ * The check of a step of attention: 256 sequences of mixed lengths, their block tables, lengths and
+ * running totals, in the caches of the processor, as an engine has just written them. One thread.
  */
 #include "bench_ops.h"
 

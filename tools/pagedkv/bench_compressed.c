@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The lines of the compressed modes of scatter_pa_kv_cache: 40 regions of 4000 tokens, as sequences and as
- * heads. The ceiling copies as many bytes as a call reads and writes.
+ * The lines of the compressed modes of scatter_pa_kv_cache: 40 regions of 4000 tokens, as sequences
+ * and as heads. The ceiling copies as many bytes as a call reads and writes.
  */
 #include "bench_ops.h"
 

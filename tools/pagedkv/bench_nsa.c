@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The lines of nsa_compress_with_cache: sequences that all complete a window, their blocks fresh in every sample,
- * beside a plain loop over float32 and one sequential read of as many bytes.
+ * The lines of nsa_compress_with_cache: sequences that all complete a window, their blocks fresh in
+ * every sample, beside a plain loop over float32 and one sequential read of as many bytes.
  */
 #include "bench_ops.h"
 

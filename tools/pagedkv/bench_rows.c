@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The lines of scatter_rows: the packed row of an MLA token and its three separate caches, beside one
- * scatter of a row of the same bytes, a plain loop of memcpy and the ceiling. All rows are fresh in
- * every sample.
+ * The lines of scatter_rows: the packed row of an MLA token and its three separate caches, beside
+ * one scatter of a row of the same bytes, a plain loop of memcpy and the ceiling. All rows are
+ * fresh in every sample.
  */
 #include "bench_ops.h"
 

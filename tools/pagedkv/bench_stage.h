@@ -14,7 +14,8 @@
 #include "bench_memory.h"
 #include "cli_random.h"
 
-/* The published geometry of scatter_pa_kv_cache: 9760 blocks of 128 tokens, 2 heads of 256, bf16. */
+/* The published geometry of scatter_pa_kv_cache: 9760 blocks of 128 tokens, 2 heads of 256,
+ * bf16. */
 enum {
     BENCH_NUM_BLOCKS = 9760,
     BENCH_MIN_BLOCKS = 1024,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The lines of blocks that move between two caches, and of blocks that are filled, beside plain loops. All blocks are
- * cold: fresh in every sample.
+ * The lines of blocks that move between two caches, and of blocks that are filled, beside plain
+ * loops. All blocks are cold: fresh in every sample.
  */
 #include "bench_ops.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * pagedkv bench: every operator beside a ceiling measured in the same process. This file reads the
- * command line and loops over pages and threads; what is measured is in the files of bench_ops.h, such as
- * bench_scatter.c, and how in bench_rounds.c.
+ * command line and loops over pages and threads; what is measured is in the files of bench_ops.h,
+ * such as bench_scatter.c, and how in bench_rounds.c.
  */
 #include "cli.h"
 
@@ -211,8 +211,8 @@ static int measure(const struct bench_team *teams, int num_teams,
     return status;
 }
 
-/* Names on the command line to selected[]; none means all. A name that is no operator stands for those that it
- * begins, up to a '_'. */
+/* Names on the command line to selected[]; none means all. A name that is no operator stands for
+ * those that it begins, up to a '_'. */
 static int select_ops(int num_names, char **names, int *selected) {
     for (int i = 0; i < NUM_OPS; i++)
         selected[i] = num_names == 0;

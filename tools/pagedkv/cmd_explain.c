@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * pagedkv explain: makes the plan of a scatter, a gather or of attention and tells what a run would do.
- * Caches are reserved addresses that nothing touches; the only memory that moves is that of a short
- * copy, which measures the bandwidth.
+ * pagedkv explain: makes the plan of a scatter, a gather or of attention and tells what a run would
+ * do. Caches are reserved addresses that nothing touches; the only memory that moves is that of a
+ * short copy, which measures the bandwidth.
  */
 #include "explain.h"
 

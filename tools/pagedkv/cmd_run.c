@@ -214,7 +214,8 @@ static int write_outputs(struct run_call *call, const char *path) {
         tensor->ndim = output->ndim;
         memcpy(tensor->shape, output->shape, sizeof(tensor->shape));
         tensor->data = output->data;
-        /* Outputs are in memory, so the product fits; beside an axis without elements others may be of any length. */
+        /* Outputs are in memory, so the product fits; beside an axis without elements others may be
+         * of any length. */
         int64_t bytes = safetensors_set_dtype(tensor, safetensors_dtype_name(output->dtype));
         for (int32_t axis = 0; axis < output->ndim; axis++)
             bytes = output->shape[axis] == 0 ? 0 : bytes;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * pagedkv verify: the published matrix of scatter_pa_kv_cache, each case against a reference that
- * is written independently, bit for bit, over every byte of the caches, and attention within its bound. This
- * file reads the command line and prints; verify_run.c runs a case, and the tables of verify_other.h bring more.
+ * is written independently, bit for bit, over every byte of the caches, and attention within its
+ * bound. This file reads the command line and prints; verify_run.c runs a case, and the tables of
+ * verify_other.h bring more.
  */
 #include "cli.h"
 

@@ -10,7 +10,8 @@
 /* The block table has a row for each. */
 enum { EXPLAIN_MAX_SEQS = 65536 };
 
-/* The published case config1: 2633 tokens into 9760 blocks of 128, 2 heads of 256, bf16; attention of a decode step. */
+/* The published case config1: 2633 tokens into 9760 blocks of 128, 2 heads of 256, bf16; attention
+ * of a decode step. */
 struct explained {
     const char *op;
     int64_t num_tokens;
@@ -42,7 +43,8 @@ struct explained_run {
 void explain_print_cache(const struct explained *x, const struct pkv_cache *cache,
                          const struct explained_run *run);
 
-/* What moving so many bytes would take at the speed of a copy, measured with `copied` bytes, 64 MiB at the most. */
+/* What moving so many bytes would take at the speed of a copy, measured with `copied` bytes, 64 MiB
+ * at the most. */
 void explain_print_time(const struct cli_context *context, double moved_bytes, int64_t copied);
 
 /* Everything about paged attention with that cache. */

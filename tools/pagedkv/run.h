@@ -23,8 +23,9 @@ struct run_tensor {
     const char *name; /* NULL ends a list */
     bool optional;
     bool is_data; /* keys, values and caches, which --dtype hifloat8 labels anew; no indices */
-    const char *
-        shape; /* NULL: help does not list it: one of a numbered row whose first it explains, or refused */
+    const char
+        *shape; /* NULL: help does not list it: one of a numbered row whose first it explains, or
+                  refused */
 };
 
 /* The values of all attributes; which of them an operator takes is in its table. Layouts, modes and
@@ -112,13 +113,13 @@ struct run_name {
     const char *tensor;
 };
 
-/* Prints a refusal of the library, with the file's names of tensors. names is nullable and ends with NULL. Returns
- * CLI_USAGE. */
+/* Prints a refusal of the library, with the file's names of tensors. names is nullable and ends
+ * with NULL. Returns CLI_USAGE. */
 int run_refused(const struct run_call *call, const struct pkv_error *error,
                 const struct run_name *names);
 
-/* Describes two tensors of the call, of which that of the value may be missing, with its layouts. Returns
- * CLI_CONTINUE, or CLI_USAGE after printing why not. */
+/* Describes two tensors of the call, of which that of the value may be missing, with its layouts.
+ * Returns CLI_CONTINUE, or CLI_USAGE after printing why not. */
 int run_describe_cache(struct run_call *call, const char *key_name, const char *value_name,
                        struct pkv_cache *cache);
 

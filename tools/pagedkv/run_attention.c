@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The operators paged_attention and merge_states of pagedkv run. The attributes keep the field's usual
- * spelling (window_left counts earlier tokens, -1 is all of them); the library counts visible ones.
+ * The operators paged_attention and merge_states of pagedkv run. The attributes keep the field's
+ * usual spelling (window_left counts earlier tokens, -1 is all of them); the library counts visible
+ * ones.
  */
 #include "run.h"
 
@@ -16,8 +17,8 @@ const char *const run_products[] = {"f32", "bf16", NULL};
 
 enum { MAX_STATES = (RUN_MAX_TENSORS - 1) / 2 };
 
-/* A number that float32 holds as something finite. Zero is how the library is told that nothing was given: the softcap
- * may be none, the scale may not. */
+/* A number that float32 holds as something finite. Zero is how the library is told that nothing was
+ * given: the softcap may be none, the scale may not. */
 static int read_float(const struct run_call *call, const char *name, const char *text,
                       bool may_be_zero, float *value) {
     if (text == NULL)
@@ -34,8 +35,8 @@ static int read_float(const struct run_call *call, const char *name, const char 
     return CLI_CONTINUE;
 }
 
-/* What the shapes of outputs are made of. Heads without elements would let a short file ask for any amount of
- * memory. */
+/* What the shapes of outputs are made of. Heads without elements would let a short file ask for any
+ * amount of memory. */
 static int check_heads(const struct run_call *call, const char *name,
                        const struct pkv_tensor *tensor) {
     if (tensor->ndim == 3 && tensor->shape[2] > 0)

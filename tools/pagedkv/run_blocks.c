@@ -42,7 +42,8 @@ int run_swap_blocks(struct run_call *call) {
     return CLI_OK;
 }
 
-/* Reads the bits of one element, decimal or with 0x, that fit in element_bytes; *end is what follows. */
+/* Reads the bits of one element, decimal or with 0x, that fit in element_bytes; *end is what
+ * follows. */
 static int read_bits(const char *text, int64_t element_bytes, uint32_t *bits, const char **end) {
     char *rest = NULL;
     if (*text < '0' || *text > '9')

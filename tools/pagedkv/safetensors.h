@@ -51,7 +51,8 @@ int safetensors_read(const char *path, struct safetensors *out, char *message,
 /* Frees what it owns and zeroes it; a struct of zeroes is fine. */
 void safetensors_free(struct safetensors *file);
 
-/* A name from a file as it may be shown on a terminal: short, and '?' for what is no printable ASCII. Returns text. */
+/* A name from a file as it may be shown on a terminal: short, and '?' for what is no printable
+ * ASCII. Returns text. */
 enum { SAFETENSORS_NAME_BYTES = 80 };
 const char *safetensors_shown(const char *name, char text[SAFETENSORS_NAME_BYTES]);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The cases of paged attention: real caches, each row of the result against the equations in double
- * (verify_attention_reference.c), within a bound that is computed for that element. What no query sees holds
- * NaN: unused slots, blocks of nobody, and positions outside every window.
+ * (verify_attention_reference.c), within a bound that is computed for that element. What no query
+ * sees holds NaN: unused slots, blocks of nobody, and positions outside every window.
  */
 #include "verify_other.h"
 
@@ -188,8 +188,8 @@ static void fill_sequence(struct job *job, int64_t seq) {
     }
 }
 
-/* Blocks in random order, each in one sequence but for the shared ones; entries behind a sequence's last block
- * hold ids that are none. */
+/* Blocks in random order, each in one sequence but for the shared ones; entries behind a sequence's
+ * last block hold ids that are none. */
 static int draw_block_table(struct job *job, int64_t num_blocks) {
     const struct sizes *sizes = job->sizes;
     const int64_t num_shared = sizes->num_shared_tokens / sizes->block_size;
@@ -215,8 +215,8 @@ static int draw_block_table(struct job *job, int64_t num_blocks) {
     return 0;
 }
 
-/* A quarter of the positions is hidden, the first query of each sequence sees nothing of the mask's columns, and
- * columns before the first position, which are not read, would do harm. */
+/* A quarter of the positions is hidden, the first query of each sequence sees nothing of the mask's
+ * columns, and columns before the first position, which are not read, would do harm. */
 static void draw_mask(struct job *job) {
     const struct sizes *sizes = job->sizes;
     for (int64_t seq = 0; seq < sizes->num_seqs; seq++) {

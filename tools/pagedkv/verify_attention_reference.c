@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The double-precision reference of attention, and its error bound. See verify_attention_reference.h.
+ * The double-precision reference of attention, and its error bound. See
+ * verify_attention_reference.h.
  *
- * The bound, with u = 2^-24, n = head_size, P the largest |scale| * sum of |q_d * k_d| and S the largest sum of
- * the terms' magnitudes of a score, over the positions that the row sees:
+ * The bound, with u = 2^-24, n = head_size, P the largest |scale| * sum of |q_d * k_d| and S the
+ * largest sum of the terms' magnitudes of a score, over the positions that the row sees:
  *
  *   a score        n + 4 roundings of the products, 12 of the soft cap, its tanh and the sums
  *   a weight       rounding s - max, at most 2 S, and 8 u for exp
- *   a sum          256 terms in a tile, then at most `depth` merges, each with the factor exp(max - max')
- *   numerator and denominator have that error each; the largest sum of weights * |value| carries it to out
+ *   a sum          256 terms in a tile, then at most `depth` merges, each with the factor exp(max -
+ *   max') numerator and denominator have that error each; the largest sum of weights * |value|
+ *   carries it to out
  */
 #include "verify_attention_reference.h"
 
@@ -123,7 +125,8 @@ static double error_of(const struct verify_attention_row *row, const struct magn
     return error;
 }
 
-/* Fills in the scores, minus infinity where the mask hides a position, and returns the largest one. */
+/* Fills in the scores, minus infinity where the mask hides a position, and returns the largest
+ * one. */
 static double fill_scores(const struct verify_attention_row *row, struct magnitudes *largest) {
     double max = row->sink;
     *largest = (struct magnitudes){0, isinf(row->sink) ? 0 : fabs(row->sink)};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention as its equations say, in double, one row (a query and one of its heads) at a time, with the error
- * that float32 may make. For verify and bench. It uses nothing of the library but names of dtypes and layouts.
+ * Attention as its equations say, in double, one row (a query and one of its heads) at a time, with
+ * the error that float32 may make. For verify and bench. It uses nothing of the library but names
+ * of dtypes and layouts.
  */
 #ifndef PAGEDKV_VERIFY_ATTENTION_REFERENCE_H
 #define PAGEDKV_VERIFY_ATTENTION_REFERENCE_H
@@ -28,8 +29,8 @@ int64_t verify_attention_at(const struct verify_attention_part *part, int64_t bl
 /* Element i of an array of F32, F16 or BF16. */
 double verify_attention_number(int32_t dtype, const void *data, int64_t i);
 
-/* One head of the positions 0 ... num_tokens - 1 of a sequence, whose blocks are block_table[]: rows[num_tokens]
- * of head_size numbers. */
+/* One head of the positions 0 ... num_tokens - 1 of a sequence, whose blocks are block_table[]:
+ * rows[num_tokens] of head_size numbers. */
 void verify_attention_gather(const struct verify_attention_part *part, const int32_t *block_table,
                              int64_t num_tokens, int64_t head, double *rows);
 
@@ -66,7 +67,8 @@ struct verify_attention_answer {
 void verify_attention_row(const struct verify_attention_row *row,
                           struct verify_attention_answer *answer);
 
-/* How far a number that is at most `bound` from `expected` may be after it was rounded to that dtype. */
+/* How far a number that is at most `bound` from `expected` may be after it was rounded to that
+ * dtype. */
 double verify_attention_rounded_bound(int32_t dtype, double expected, double bound);
 
 #endif

@@ -93,8 +93,8 @@ static int64_t cache_bytes(const struct job *job) {
     return job->sizes->num_blocks * job->sizes->block_size * row_bytes(job);
 }
 
-/* Lengths, the window and the slots. Alibi: each region begins with a block; else they are back to back, and
- * one row apart where Rope has no mean to put there. */
+/* Lengths, the window and the slots. Alibi: each region begins with a block; else they are back to
+ * back, and one row apart where Rope has no mean to put there. */
 static int draw(struct job *job) {
     const struct sizes *sizes = job->sizes;
     job->seq = sizes->seq;

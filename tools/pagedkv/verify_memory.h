@@ -31,7 +31,8 @@ struct verify_sizes {
     int64_t max_slots;
 };
 
-/* Maps and fills, with a guard of 1 MiB behind each cache. Returns 0, or -1 when the system has no such memory. */
+/* Maps and fills, with a guard of 1 MiB behind each cache. Returns 0, or -1 when the system has no
+ * such memory. */
 int verify_memory_create(struct verify_memory *memory, const struct verify_sizes *sizes,
                          const struct pkv_executor *executor);
 void verify_memory_destroy(struct verify_memory *memory);
@@ -64,7 +65,8 @@ struct verify_difference {
 };
 
 /* Checks every byte of both caches, also behind the case's last block. With tolerance the elements
- * are compared as bf16 numbers: |found - expected| <= 1e-4 + 2^-7 * |expected|, NaN equal to NaN. */
+ * are compared as bf16 numbers: |found - expected| <= 1e-4 + 2^-7 * |expected|, NaN equal to
+ * NaN. */
 struct verify_difference verify_check(const struct verify_memory *memory,
                                       const struct verify_case *one, int tolerance);
 

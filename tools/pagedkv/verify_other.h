@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Cases of verify that are not of the shape of struct verify_case: each brings its own memory and its own
- * reference. A table of them belongs to one operator or mode; those of attention are compared within a bound,
- * the others bit for bit.
+ * Cases of verify that are not of the shape of struct verify_case: each brings its own memory and
+ * its own reference. A table of them belongs to one operator or mode; those of attention are
+ * compared within a bound, the others bit for bit.
  */
 #ifndef PAGEDKV_VERIFY_OTHER_H
 #define PAGEDKV_VERIFY_OTHER_H

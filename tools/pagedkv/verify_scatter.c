@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The published cases of plain scatters in other layouts, dtypes and shapes than the matrix of verify_cases.c, at
- * their published sizes. The reference finds each element by the published formula of its layout; it uses nothing
- * of the library.
+ * The published cases of plain scatters in other layouts, dtypes and shapes than the matrix of
+ * verify_cases.c, at their published sizes. The reference finds each element by the published
+ * formula of its layout; it uses nothing of the library.
  */
 #include "verify_other.h"
 
@@ -110,7 +110,8 @@ static int64_t piece_bytes(const struct job *job, int part) {
     return job->sizes->layout == PKV_LAYOUT_PA_NZ ? NZ_BYTES : row_bytes(job, part);
 }
 
-/* The byte of piece number `piece` of a slot's row. PA_NZ: [num_blocks, row / 32 bytes, block_size, 32 bytes]. */
+/* The byte of piece number `piece` of a slot's row. PA_NZ: [num_blocks, row / 32 bytes, block_size,
+ * 32 bytes]. */
 static int64_t piece_at(const struct job *job, int part, int64_t slot, int64_t piece) {
     const int64_t block_size = job->sizes->block_size;
     const int64_t block = slot / block_size, offset = slot % block_size;
@@ -262,8 +263,8 @@ static int check_row(struct job *job, int part, int64_t token, char message[256]
     return 0;
 }
 
-/* The rows first, from the last token to the first: the first one met is the one that stays. What is not a row has
- * its own value then, and so has every row, after it was taken out. */
+/* The rows first, from the last token to the first: the first one met is the one that stays. What
+ * is not a row has its own value then, and so has every row, after it was taken out. */
 static int check_part(struct job *job, int part, int is_refused, char message[256]) {
     const int64_t stray = verify_sparse_find_stray(&job->cache[part]);
     int expected = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * A cache of which only the memory around its rows exists: the published ones are larger than the memory of many
- * machines. It is divided into units of a huge page; every word of a unit that is marked has a value that follows from
- * its place, and no page of any other unit must ever come into being. So every byte of the cache is checked, at the
- * cost of the rows.
+ * A cache of which only the memory around its rows exists: the published ones are larger than the
+ * memory of many machines. It is divided into units of a huge page; every word of a unit that is
+ * marked has a value that follows from its place, and no page of any other unit must ever come into
+ * being. So every byte of the cache is checked, at the cost of the rows.
  */
 #ifndef PAGEDKV_VERIFY_SPARSE_H
 #define PAGEDKV_VERIFY_SPARSE_H
@@ -34,11 +34,12 @@ void verify_sparse_fill(struct verify_sparse *sparse);
 /* Gives bytes [first, first + bytes), of marked units, their own values again. */
 void verify_sparse_restore(struct verify_sparse *sparse, int64_t first, int64_t bytes);
 
-/* The first byte of a page that somebody has made exist, or -1. A system that does not tell which pages exist never
- * shows one. */
+/* The first byte of a page that somebody has made exist, or -1. A system that does not tell which
+ * pages exist never shows one. */
 int64_t verify_sparse_find_stray(const struct verify_sparse *sparse);
 
-/* The first byte of the marked units that has not its own value, and that value; -1: there is none. */
+/* The first byte of the marked units that has not its own value, and that value; -1: there is
+ * none. */
 int64_t verify_sparse_find_changed(const struct verify_sparse *sparse, int *expected);
 
 /* Bytes of the marked units. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * NEON as the vectors of float that the shared bodies ask for: see template/fvec.h, template/attention.h and
- * template/attention_panel.h.
+ * NEON as the vectors of float that the shared bodies ask for: see template/fvec.h,
+ * template/attention.h and template/attention_panel.h.
  */
 #ifndef PKV_KERNELS_ARM_FVEC_NEON_H
 #define PKV_KERNELS_ARM_FVEC_NEON_H

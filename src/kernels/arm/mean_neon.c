@@ -41,8 +41,8 @@ static inline fvec fvec_load_f8_e5m2(const char *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(vshll_n_u8(load_4(p), 8))));
 }
 
-/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the exponents have
- * the biases 7 and 15. Only NaN is no such number; all bits set are one. */
+/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the
+ * exponents have the biases 7 and 15. Only NaN is no such number; all bits set are one. */
 static inline fvec fvec_load_f8_e4m3fn(const char *p) {
     const uint16x4_t code = vget_low_u16(vmovl_u8(load_4(p)));
     const uint16x4_t magnitude = vand_u16(code, vdup_n_u16(0x7f));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The vector interface of template/copy_lines.h in NEON. AArch64 cores notice long runs of full-line stores and
- * stop allocating by themselves, so the streaming store is the ordinary one.
+ * The vector interface of template/copy_lines.h in NEON. AArch64 cores notice long runs of
+ * full-line stores and stop allocating by themselves, so the streaming store is the ordinary one.
  */
 #ifndef PKV_KERNELS_ARM_VEC_NEON_H
 #define PKV_KERNELS_ARM_VEC_NEON_H

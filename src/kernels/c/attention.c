@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definitions of the attention kernels: what each of them computes, one number after the other. The products
- * are chains of float32 in the order that kernels.h fixes; everything else is computed in double.
+ * The definitions of the attention kernels: what each of them computes, one number after the other.
+ * The products are chains of float32 in the order that kernels.h fixes; everything else is computed
+ * in double.
  */
 #include <float.h>
 #include <math.h>

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* dst[span.dst_offset + k] = src[span.src_offset + k], 0 <= k < span.num_rows * row_bytes, span after span. */
+/* dst[span.dst_offset + k] = src[span.src_offset + k], 0 <= k < span.num_rows * row_bytes, span
+ * after span. */
 void pkv_copy_spans_c(char *dst, const char *src, const struct pkv_span *spans, int64_t num_spans,
                       int64_t row_bytes) {
     for (int64_t i = 0; i < num_spans; i++)

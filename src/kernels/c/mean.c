@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definition of the mean of a window of rows, in two steps: sums are added up row after row, then
- * divided and stored. Precision and order are the operator's: float32, ascending, from zero.
+ * The definition of the mean of a window of rows, in two steps: sums are added up row after row,
+ * then divided and stored. Precision and order are the operator's: float32, ascending, from zero.
  *
- * Zero rows add nothing; zero channels touch nothing. Infinities and NaN go through the sums by the rules
- * of IEEE 754; which NaN comes out of an addition depends on the processor, so the store writes one and the
- * same. Denormals are kept, in the default floating-point environment. bytes: num_rows * num_channels
- * elements read; one addition each.
+ * Zero rows add nothing; zero channels touch nothing. Infinities and NaN go through the sums by the
+ * rules of IEEE 754; which NaN comes out of an addition depends on the processor, so the store
+ * writes one and the same. Denormals are kept, in the default floating-point environment. bytes:
+ * num_rows * num_channels elements read; one addition each.
  */
 #include "kernels/c/mean.h"
 

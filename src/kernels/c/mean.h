@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definitions of the mean, by name: a better version falls back on them for channels that do not fill
- * a vector, and for those that are not adjacent.
+ * The definitions of the mean, by name: a better version falls back on them for channels that do
+ * not fill a vector, and for those that are not adjacent.
  */
 #ifndef PKV_KERNELS_C_MEAN_H
 #define PKV_KERNELS_C_MEAN_H

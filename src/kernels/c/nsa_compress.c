@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definition of the windowed compression. The specification fixes precision and order: float32 products,
- * float32 sums, two trees.
+ * The definition of the windowed compression. The specification fixes precision and order: float32
+ * products, float32 sums, two trees.
  */
 #include "kernels/c/nsa_compress.h"
 
@@ -10,7 +10,8 @@
 
 #include "base/formats.h"
 
-/* values[i] += values[i + half] for as many i as there are values behind half; half of them, or fewer, remain. */
+/* values[i] += values[i + half] for as many i as there are values behind half; half of them, or
+ * fewer, remain. */
 static void fold(float *values, int64_t count, int64_t half) {
     for (int64_t i = 0; i + half < count; i++)
         values[i] = values[i] + values[i + half];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The definition of the compression, by name: a better version leaves it the channels that do not fill a vector;
- * and its sum, for the run mode sim.
+ * The definition of the compression, by name: a better version leaves it the channels that do not
+ * fill a vector; and its sum, for the run mode sim.
  */
 #ifndef PKV_KERNELS_C_NSA_COMPRESS_H
 #define PKV_KERNELS_C_NSA_COMPRESS_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The bodies of the attention kernels that work on rows of floats: weights, factors, merges, conversions. The two
- * products are in attention_products.h. Beyond those of template/fvec.h the including file defines:
+ * The bodies of the attention kernels that work on rows of floats: weights, factors, merges,
+ * conversions. The two products are in attention_products.h. Beyond those of template/fvec.h the
+ * including file defines:
  *
  *   fvec_iota                              0, 1, 2, ...
  *   fvec_sub, fvec_mul
@@ -10,9 +11,10 @@
  *   fvec_less(a, b)                        a comparison
  *   fvec_any_nan(v)                        bool
  *   fvec_reduce_max, fvec_reduce_add       to one float, in an order of its own that never changes
- *   exp_negative(x)                        exp(x) for x <= 0, relative error below 1.5 * 2^-24; 0 below -87.33654, where
- *                                          the result would be denormal; exactly 1 for 0; NaN stays. Any instruction
- *                                          set can have that of exp_negative.h
+ *   exp_negative(x)                        exp(x) for x <= 0, relative error below 1.5 * 2^-24; 0
+ *                                          below -87.33654, where the result would be denormal;
+ *                                          exactly 1 for 0; NaN stays. Any instruction set can have
+ *                                          that of exp_negative.h
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_H
@@ -24,8 +26,8 @@
 #include "kernels/kernels.h"
 #include "kernels/template/fvec.h"
 
-/* tanh(x), absolute error below 2^-21 (4.9 * 2^-24 at the most, over all float32): the rational function of degrees 13
- * and 6 that Eigen and XNNPACK use, clamped where it comes nearest to 1. */
+/* tanh(x), absolute error below 2^-21 (4.9 * 2^-24 at the most, over all float32): the rational
+ * function of degrees 13 and 6 that Eigen and XNNPACK use, clamped where it comes nearest to 1. */
 static inline fvec tanh_any(fvec x) {
     const fvec limit = fvec_set(7.90531110763549805f);
     const fvec c = fvec_max(fvec_set(-7.90531110763549805f), fvec_min(limit, x));
@@ -75,7 +77,8 @@ static inline fvec hide_unseen(fvec s, const struct pkv_attention_row *row, int6
     return fvec_select(fvec_less(token, fvec_set((float)row->end)), s, unseen);
 }
 
-/* The scores of a row as exp gets them, and the largest that it sees: of a row without soft cap, slope and bias. */
+/* The scores of a row as exp gets them, and the largest that it sees: of a row without soft cap,
+ * slope and bias. */
 static inline float score_plain_row(float *scores, const struct pkv_attention_row *row,
                                     fvec scale) {
     const int64_t begin = row->begin, end = row->end;
@@ -133,8 +136,8 @@ static inline float weigh_row(float *scores, const struct pkv_attention_row *row
     return fvec_reduce_add(total);
 }
 
-/* Rows whose scores are in the first-level cache at once. What a row waits for, its maximum and its sum, then has the
- * work of other rows beside it. */
+/* Rows whose scores are in the first-level cache at once. What a row waits for, its maximum and its
+ * sum, then has the work of other rows beside it. */
 enum { SOFTMAX_ROWS = 16 };
 
 static void attention_softmax(float *scores, const struct pkv_attention_row *rows, int64_t num_rows,

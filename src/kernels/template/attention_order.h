@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The order in which attention reads the tokens of a tile, and the lines that are fetched meanwhile. See
- * attention_panel.h for what the including file defines.
+ * The order in which attention reads the tokens of a tile, and the lines that are fetched
+ * meanwhile. See attention_panel.h for what the including file defines.
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_ORDER_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_ORDER_H
@@ -13,7 +13,8 @@
 
 enum { ATTENTION_LINE_BYTES = 64 };
 
-/* Some tokens have their turn, and all heads of them are read, head by head, before the next ones have theirs. */
+/* Some tokens have their turn, and all heads of them are read, head by head, before the next ones
+ * have theirs. */
 struct turn {
     int64_t head, first, end;
 };
@@ -25,13 +26,15 @@ struct step {
     int64_t width; /* at most so many */
 };
 
-/* Tokens of a step, usually: where heads lie apart, and where they lie together and are read in turn. Then the tokens of
- * a step, all heads of them, and as many that are fetched ahead should find room in the first cache. */
+/* Tokens of a step, usually: where heads lie apart, and where they lie together and are read in
+ * turn. Then the tokens of a step, all heads of them, and as many that are fetched ahead should
+ * find room in the first cache. */
 enum { STEP_APART = 32, STEP_TOGETHER = 16 };
 
-/* Adjacent rows of a head from which on all heads of a block are read before the next block, which is memory in order:
- * 1.06 times as fast with blocks of 128 tokens, 1.11 with 64. With less, short steps may cost more than that gains. A turn
- * begins at a multiple of the tokens that a product writes scores of at once, whatever there are. */
+/* Adjacent rows of a head from which on all heads of a block are read before the next block, which
+ * is memory in order: 1.06 times as fast with blocks of 128 tokens, 1.11 with 64. With less, short
+ * steps may cost more than that gains. A turn begins at a multiple of the tokens that a product
+ * writes scores of at once, whatever there are. */
 enum { LONG_TURN_BYTES = 8192, TURN_TOKENS = 32, SHORT_TURN_TOKENS = 16 };
 
 /* Where the turn that begins at token `first` ends; width is that of heads together. */
@@ -99,17 +102,20 @@ static inline bool next_step(struct step *step, const struct pkv_attention_token
     return true;
 }
 
-/* Where heads lie apart: half of a first cache of 48 KiB. A third less or more is up to a twentieth slower. */
+/* Where heads lie apart: half of a first cache of 48 KiB. A third less or more is up to a twentieth
+ * slower. */
 enum { LEAD_BYTES = 24576 };
 
-/* A lead is how far ahead of reading rows are fetched: in tokens where heads lie together, else in rows of a head. This
- * one spans all tokens: fetching begins at once with what is read after them. */
+/* A lead is how far ahead of reading rows are fetched: in tokens where heads lie together, else in
+ * rows of a head. This one spans all tokens: fetching begins at once with what is read after
+ * them. */
 static inline int64_t whole_lead(const struct pkv_attention_tokens *tokens) {
     return tokens->heads_together ? tokens->num_tokens : tokens->num_tokens * tokens->num_heads;
 }
 
-/* 16 at least, and as many as are read side by side; or, if there is time, for there are many rows, all; values within
- * keys are there. What is read after these relies on it, so there is one rule. */
+/* 16 at least, and as many as are read side by side; or, if there is time, for there are many rows,
+ * all; values within keys are there. What is read after these relies on it, so there is one
+ * rule. */
 static inline int64_t lead_of(const struct step *step, const struct pkv_attention_tokens *tokens,
                               int64_t num_rows) {
     const int64_t all = whole_lead(tokens);
@@ -121,9 +127,9 @@ static inline int64_t lead_of(const struct step *step, const struct pkv_attentio
     return lead < all ? lead : all;
 }
 
-/* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead, as many bytes as are
- * read meanwhile: that is what the processor's own prefetchers follow. Fetching a whole tile ahead, or lines in another
- * order, took 1.2 to 1.5 times as long. */
+/* Lines that are fetched while there is arithmetic to do, in the order of memory, a few KiB ahead,
+ * as many bytes as are read meanwhile: that is what the processor's own prefetchers follow.
+ * Fetching a whole tile ahead, or lines in another order, took 1.2 to 1.5 times as long. */
 struct ahead {
     const char *line, *end;                  /* what is left of some adjacent rows */
     struct pkv_attention_tokens tokens;      /* num_heads 0: nothing is left */
@@ -210,8 +216,8 @@ static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, con
     return line;
 }
 
-/* Fetches the next `bytes` from `line` on, and moves `line` on. A macro: gcc takes a function that only prefetches for
- * one without effect, and drops it. */
+/* Fetches the next `bytes` from `line` on, and moves `line` on. A macro: gcc takes a function that
+ * only prefetches for one without effect, and drops it. */
 #define FETCH(ahead, line, bytes)                                                                  \
     do {                                                                                           \
         if (__builtin_expect((ahead)->end - (line) >= (bytes), 1)) {                               \
@@ -222,8 +228,9 @@ static __attribute__((noinline)) const char *fetch_rows(struct ahead *ahead, con
             (line) = fetch_rows(ahead, line, bytes);                                               \
     } while (0)
 
-/* The next `bytes` from *line on, for the caller to fetch a few lines at a time, which is quicker than all at once: 1.1
- * times. *line is moved on. Those that are not all adjacent are fetched here, and `cached` takes their place. */
+/* The next `bytes` from *line on, for the caller to fetch a few lines at a time, which is quicker
+ * than all at once: 1.1 times. *line is moved on. Those that are not all adjacent are fetched here,
+ * and `cached` takes their place. */
 ALWAYS_INLINE const char *take_lines(struct ahead *ahead, const char **line, int64_t bytes,
                                      const char *cached) {
     const char *from = *line;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * OS pages ("pages" in this file) of keys and values, translated before they are read. See attention_panel.h for what the including file
- * defines.
+ * OS pages ("pages" in this file) of keys and values, translated before they are read. See
+ * attention_panel.h for what the including file defines.
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PAGES_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PAGES_H
@@ -11,11 +11,12 @@
 #include "kernels/kernels.h"
 #include "kernels/template/unroll.h"
 
-/* The pages of what is read next. No instruction retires before its page is translated, not even one that only fetches,
- * so pages that are met one by one cost a wait each. A processor that sees an instruction go from page to page
- * translates the pages that follow by itself, and nothing waits for them. So adjacent pages are touched one by one while
- * tokens are read, in the order of memory; but the first ones, which it cannot foresee, at once, side by side. Pages of
- * short blocks are all touched at once. With larger pages some lines are fetched early, which does no harm. */
+/* The pages of what is read next. No instruction retires before its page is translated, not even
+ * one that only fetches, so pages that are met one by one cost a wait each. A processor that sees
+ * an instruction go from page to page translates the pages that follow by itself, and nothing waits
+ * for them. So adjacent pages are touched one by one while tokens are read, in the order of memory;
+ * but the first ones, which it cannot foresee, at once, side by side. Pages of short blocks are all
+ * touched at once. With larger pages some lines are fetched early, which does no harm. */
 enum {
     PAGE_BYTES = 4096, /* the smallest pages */
     FIRST_PAGES = 4,
@@ -33,9 +34,9 @@ struct pages {
     int64_t read;                /* bytes that were read since a page was touched */
 };
 
-/* Four copies of the prefetch in an aligned function: the processor keeps what it has learnt by the address of the
- * instruction, and another one may take the place of one of them. With a single copy attention took 0.85 to 1.7 times as
- * long, depending on where the code around it came to lie. */
+/* Four copies of the prefetch in an aligned function: the processor keeps what it has learnt by the
+ * address of the instruction, and another one may take the place of one of them. With a single copy
+ * attention took 0.85 to 1.7 times as long, depending on where the code around it came to lie. */
 static __attribute__((noinline, aligned(64))) void touch_page(const char *page) {
     PREFETCH(page);
     KEEP_ORDER();
@@ -58,8 +59,8 @@ static inline bool may_be_adjacent(const struct pages *pages, int64_t t, int64_t
            offsets[t + count] - offsets[t] <= count * pages->bytes + PAGE_BYTES;
 }
 
-/* Token `first` and those that are adjacent to it: as many as there were before, most likely, and more by hops of a
- * page and shorter ones. */
+/* Token `first` and those that are adjacent to it: as many as there were before, most likely, and
+ * more by hops of a page and shorter ones. */
 static inline void enter_adjacent(struct pages *pages, int64_t first) {
     const int64_t before = pages->end - pages->first - 1;
     int64_t t = may_be_adjacent(pages, first, before) ? first + before : first;
@@ -115,7 +116,8 @@ static inline bool are_long(const struct pages *pages) {
     return pages->page_end - pages->page >= LONG_PAGES * PAGE_BYTES;
 }
 
-/* The first pages of all that are adjacent. Inlined always: gcc drops a function that only prefetches. */
+/* The first pages of all that are adjacent. Inlined always: gcc drops a function that only
+ * prefetches. */
 ALWAYS_INLINE void touch_first_pages(struct pages pages) {
     do {
         for (int i = 0; i < FIRST_PAGES && pages.page < pages.page_end; i++) {
@@ -125,8 +127,8 @@ ALWAYS_INLINE void touch_first_pages(struct pages pages) {
     } while (next_adjacent(&pages));
 }
 
-/* All pages, but no neighbours in turn: the processor would go on behind them, and page table entries in one line are
- * better waited for once. */
+/* All pages, but no neighbours in turn: the processor would go on behind them, and page table
+ * entries in one line are better waited for once. */
 ALWAYS_INLINE void touch_all_pages(struct pages pages) {
     enum { AT_ONCE = 32 };
     bool has_more = true;
@@ -151,9 +153,9 @@ ALWAYS_INLINE void touch_all_pages(struct pages pages) {
     }
 }
 
-/* Touches what is to be touched at once; the rest is left to touch_pages. Before many rows, whose arithmetic takes longer
- * than all waits, nothing is touched, unless keys come alone, after values within keys. Dot products wait for memory
- * with twice as many rows as others. */
+/* Touches what is to be touched at once; the rest is left to touch_pages. Before many rows, whose
+ * arithmetic takes longer than all waits, nothing is touched, unless keys come alone, after values
+ * within keys. Dot products wait for memory with twice as many rows as others. */
 static inline struct pages look_at_pages(const struct pkv_attention_tokens *tokens,
                                          const struct pkv_attention_tokens *then,
                                          int64_t num_rows) {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the products of attention have in common, over the vector interface of template/attention.h: panels of
- * transposed keys, loops over rows. Beyond that interface the including file defines:
+ * What the products of attention have in common, over the vector interface of template/attention.h:
+ * panels of transposed keys, loops over rows. Beyond that interface the including file defines:
  *
  *   tvec                                   a vector of FVEC_LANES 32-bit words
  *   tvec_load(p)                           unaligned
- *   tvec_load_transposed(words, from, at)  words[j] = word j behind byte `at` of each of FVEC_LANES rows
+ *   tvec_load_transposed(words, from, at)  words[j] = word j behind byte `at` of each of FVEC_LANES
+ *   rows
  *   tvec_f32(t)                            the words as float
  *   PREFETCH(p)                            a macro: fetch p's line
- *   NEAR_ROWS                              with more rows arithmetic takes much longer than memory, and a whole tile is
- *                                          fetched ahead
- *   TOUCH_ROWS                             with up to so many rows products wait for memory even for pages that are
- *                                          touched at once
+ *   NEAR_ROWS                              with more rows arithmetic takes much longer than memory,
+ *                                          and a whole tile is fetched ahead
+ *   TOUCH_ROWS                             with up to so many rows products wait for memory even
+ *                                          for pages that are touched at once
  */
 #ifndef PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
 #define PKV_KERNELS_TEMPLATE_ATTENTION_PANEL_H
@@ -73,7 +74,8 @@ static inline void copy_rest(int count, char (*rest)[CHUNK_BYTES], const char **
     }
 }
 
-/* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. Half as much is fetched. */
+/* Rows of row_bytes bytes to words: word j of row i is float i of row j of the panel. Half as much
+ * is fetched. */
 ALWAYS_INLINE void fill_words(float *panel, const char *const from[FVEC_LANES], int64_t row_bytes,
                               struct ahead *ahead) {
     tvec words[FVEC_LANES];

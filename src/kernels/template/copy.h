@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Copies of spans, over the vector interface of template/copy_lines.h: copy_spans_cached and copy_spans_stream.
+ * Copies of spans, over the vector interface of template/copy_lines.h: copy_spans_cached and
+ * copy_spans_stream.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_H
 #define PKV_KERNELS_TEMPLATE_COPY_H
@@ -11,9 +12,10 @@
 #include "kernels/template/copy_lines.h"
 #include "kernels/template/unroll.h"
 
-/* Random rows wait for address translation more than for memory. Touching the pages of a batch first lets
- * the page walks run side by side. Fewer than 12 at a time leave walkers idle; more than half of the
- * first-level TLB (72 to 96 entries on the cores measured) gain nothing and begin to push each other out. */
+/* Random rows wait for address translation more than for memory. Touching the pages of a batch
+ * first lets the page walks run side by side. Fewer than 12 at a time leave walkers idle; more than
+ * half of the first-level TLB (72 to 96 entries on the cores measured) gain nothing and begin to
+ * push each other out. */
 enum { TOUCH_BATCH = 32 };
 
 static void copy_spans_cached(char *dst, const char *src, const struct pkv_span *spans,
@@ -34,7 +36,8 @@ static void copy_spans_cached(char *dst, const char *src, const struct pkv_span 
 static inline void touch_pages(char *dst, const struct pkv_span *spans, int64_t first, int64_t end,
                                int64_t row_bytes) {
     for (int64_t i = first; i < end; i++) {
-        /* Rows that go on need no touch each: it would fetch a line that is about to be overwritten. */
+        /* Rows that go on need no touch each: it would fetch a line that is about to be
+         * overwritten. */
         const bool goes_on = i > 0 && spans[i].dst_offset == spans[i - 1].dst_offset +
                                                                  spans[i - 1].num_rows * row_bytes;
         if (!goes_on)
@@ -59,9 +62,10 @@ static inline void stream_in_order(char *dst, const char *src, const struct pkv_
     }
 }
 
-/* Four spans side by side, where sources lie anywhere: pages of sources are then translated four at a time, which one span
- * after the other waits for (blocks of 16 rows took 1.2 times as long, of 128 rows 1.08 times). So far ahead the source is
- * fetched, from each span, or from the beginning of the next four. */
+/* Four spans side by side, where sources lie anywhere: pages of sources are then translated four at
+ * a time, which one span after the other waits for (blocks of 16 rows took 1.2 times as long, of
+ * 128 rows 1.08 times). So far ahead the source is fetched, from each span, or from the beginning
+ * of the next four. */
 enum { LANES = 4, CHUNK_LINES = 4, LANE_AHEAD_BYTES = 1024 };
 
 /* Side by side, no span is later than another: only spans apart from each other may go together. */
@@ -132,8 +136,9 @@ static inline void stream_side_by_side(char *dst, const char *src, const struct 
     }
 }
 
-/* Each begins after the one before it, and not far: tokens in order, of which other threads may have some. With two
- * threads 64 rows of 1 KiB are hardly ever another's in a row; 8 KiB took up to 1.05 times as long. */
+/* Each begins after the one before it, and not far: tokens in order, of which other threads may
+ * have some. With two threads 64 rows of 1 KiB are hardly ever another's in a row; 8 KiB took up to
+ * 1.05 times as long. */
 static inline bool sources_go_on(const struct pkv_span *spans, int64_t num_spans,
                                  int64_t row_bytes) {
     enum { MAX_GAP_BYTES = 65536 };

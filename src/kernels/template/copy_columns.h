@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Packed rows, over the same vector interface as template/copy_lines.h. Such rows start anywhere in a cache line, and
- * their columns meet anywhere in one. The lines at both ends of a row, which are stored in parts, are asked for
- * ahead; a line in which columns meet is stored at once.
+ * Packed rows, over the same vector interface as template/copy_lines.h. Such rows start anywhere in
+ * a cache line, and their columns meet anywhere in one. The lines at both ends of a row, which are
+ * stored in parts, are asked for ahead; a line in which columns meet is stored at once.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_COLUMNS_H
 #define PKV_KERNELS_TEMPLATE_COPY_COLUMNS_H
@@ -65,8 +65,8 @@ static inline void read_bytes(struct row_reader *reader, char *dst, int64_t byte
 
 enum { PIECE_BYTES = 16 };
 
-/* A line in which columns meet, in pieces that the core gathers to a line. Put together in memory it would
- * wait until all stores before it are done. */
+/* A line in which columns meet, in pieces that the core gathers to a line. Put together in memory
+ * it would wait until all stores before it are done. */
 static inline void stream_border(struct row_reader *reader, char *dst) {
     for (int i = 0; i < LINE_BYTES; i += PIECE_BYTES) {
         skip_ended_columns(reader);
@@ -108,11 +108,12 @@ static inline void stream_packed_row(char *dst, const struct pkv_column *columns
     read_bytes(&reader, dst, (row_bytes - head) % LINE_BYTES);
 }
 
-/* A part of a scatter skips the rows of other parts, and the hardware's prefetch loses the track there. */
+/* A part of a scatter skips the rows of other parts, and the hardware's prefetch loses the track
+ * there. */
 enum { AHEAD_ROWS = 4 };
 
-/* No function of its own for the prefetches: a compiler may take one that returns nothing and stores nothing for
- * one that does nothing. */
+/* No function of its own for the prefetches: a compiler may take one that returns nothing and
+ * stores nothing for one that does nothing. */
 static inline void stream_packed_rows(char *dst, const struct pkv_column *columns,
                                       int64_t num_columns, int64_t row_bytes,
                                       const struct pkv_packed_place *places, int64_t num_places) {
@@ -146,8 +147,8 @@ static void copy_columns_stream(char *dst, const struct pkv_column *columns, int
 /* Between touches of a row that is written: the processor finds the lines between by itself. */
 enum { TOUCH_BYTES = 512 };
 
-/* Column by column, for in cache it does not matter which lines are written together, and a column has as many lines in
- * each row. */
+/* Column by column, for in cache it does not matter which lines are written together, and a column
+ * has as many lines in each row. */
 static void copy_columns_cached(char *dst, const struct pkv_column *columns, int64_t num_columns,
                                 const struct pkv_packed_place *places, int64_t num_places) {
     int64_t row_bytes = 0;

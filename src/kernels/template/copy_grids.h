@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Grids of pieces, over the same vector interface as template/copy_lines.h: heads of HND, fragments of PA_NZ (32
- * bytes) and X_PACKED (16), single elements of TRANSPOSED.
+ * Grids of pieces, over the same vector interface as template/copy_lines.h: heads of HND, fragments
+ * of PA_NZ (32 bytes) and X_PACKED (16), single elements of TRANSPOSED.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_GRIDS_H
 #define PKV_KERNELS_TEMPLATE_COPY_GRIDS_H
@@ -24,9 +24,10 @@ static inline void copy_piece(char *dst, const char *src, int64_t bytes, bool st
         memcpy(dst, src, (size_t)bytes);
 }
 
-/* Inner steps of a tile. Few enough that the lines of both sides stay in the first-level cache until the outer
- * steps have used them up: fragments whose rows lie 1 KiB apart fall on few of its sets, so 8 of those (0.81 of
- * a plain copy; 32 gave 0.63); single elements use up 32 lines at once on the other side. */
+/* Inner steps of a tile. Few enough that the lines of both sides stay in the first-level cache
+ * until the outer steps have used them up: fragments whose rows lie 1 KiB apart fall on few of its
+ * sets, so 8 of those (0.81 of a plain copy; 32 gave 0.63); single elements use up 32 lines at once
+ * on the other side. */
 enum { TILE_FRAGMENTS = 8, TILE_ELEMENTS = 32 };
 
 ALWAYS_INLINE void copy_tile(char *dst, const char *src, const struct pkv_grid *grid, int64_t bytes,
@@ -38,8 +39,8 @@ ALWAYS_INLINE void copy_tile(char *dst, const char *src, const struct pkv_grid *
     }
 }
 
-/* As many outer steps side by side as pieces fit in a line: where one side goes on along the outer axis and
- * the other along the inner one, each line of either is then visited once. */
+/* As many outer steps side by side as pieces fit in a line: where one side goes on along the outer
+ * axis and the other along the inner one, each line of either is then visited once. */
 static inline void copy_one_grid(char *dst, const char *src, const struct pkv_grid *grid,
                                  int64_t bytes, bool stream) {
     const int64_t abreast = bytes < LINE_BYTES ? LINE_BYTES / bytes : 1;
@@ -52,8 +53,8 @@ static inline void copy_one_grid(char *dst, const char *src, const struct pkv_gr
             const int64_t count = rest < abreast ? rest : abreast;
             char *to = dst + first * grid->dst_outer + tile * grid->dst_inner;
             const char *from = src + first * grid->src_outer + tile * grid->src_inner;
-            /* Whole tiles of fragments have constant counts, and compilers unroll them; in loops they took up
-             * to 1.8 times as long. */
+            /* Whole tiles of fragments have constant counts, and compilers unroll them; in loops
+             * they took up to 1.8 times as long. */
             if (bytes >= 16 && bytes < LINE_BYTES && num_inner == step && count == abreast)
                 copy_tile(to, from, grid, bytes, stream, TILE_FRAGMENTS, LINE_BYTES / bytes);
             else
@@ -89,8 +90,9 @@ static inline void copy_grid_of_size(char *dst, const char *src, const struct pk
     }
 }
 
-/* The pieces of one token lie equal, large steps apart and wait for each other in memory; those of different
- * tokens do not: piece by piece over all places takes 0.65 to 0.9 of the time of place by place. */
+/* The pieces of one token lie equal, large steps apart and wait for each other in memory; those of
+ * different tokens do not: piece by piece over all places takes 0.65 to 0.9 of the time of place by
+ * place. */
 static inline void copy_across(char *dst, const char *src, const struct pkv_grid *grid,
                                const struct pkv_place *places, int64_t num_places, int64_t bytes) {
     for (int64_t j = 0; j < grid->num_inner; j++) {
@@ -119,8 +121,8 @@ static void copy_grids_cached(char *dst, const char *src, const struct pkv_grid 
         copy_grid_of_size(dst + places[i].dst_offset, src + places[i].src_offset, grid, false);
 }
 
-/* Streaming pays where pieces fill whole lines, each by itself or one after the other. A single row in short pieces is no
- * stream: ordinary stores are a little faster for it. */
+/* Streaming pays where pieces fill whole lines, each by itself or one after the other. A single row
+ * in short pieces is no stream: ordinary stores are a little faster for it. */
 static inline bool fills_lines(const struct pkv_grid *grid, const char *dst) {
     const int64_t bytes = grid->piece_bytes;
     if (bytes >= LINE_BYTES)
@@ -130,9 +132,10 @@ static inline bool fills_lines(const struct pkv_grid *grid, const char *dst) {
            (uintptr_t)dst % (uintptr_t)bytes == 0;
 }
 
-/* Pieces of single rows, far apart in the destination, stream from this size on, if their pages are touched and their
- * sources fetched before: pieces of 512 bytes took 1.1 to 1.7 times as long row by row, those of 256 bytes 1.03 to 1.5
- * times by ordinary stores. Pieces of 128 bytes take 1.03 to 1.25 times as long this way. */
+/* Pieces of single rows, far apart in the destination, stream from this size on, if their pages are
+ * touched and their sources fetched before: pieces of 512 bytes took 1.1 to 1.7 times as long row
+ * by row, those of 256 bytes 1.03 to 1.5 times by ordinary stores. Pieces of 128 bytes take 1.03 to
+ * 1.25 times as long this way. */
 enum { MIN_STREAM_ACROSS = 256 };
 
 static inline void stream_across(char *dst, const char *src, const struct pkv_grid *grid,

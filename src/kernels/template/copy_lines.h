@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
- * One span of bytes, line by line, over a small vector interface. The including file defines, for its
- * instruction set:
+ * One span of bytes, line by line, over a small vector interface. The including file defines, for
+ * its instruction set:
  *
  *   vec, VEC_BYTES               a vector of VEC_BYTES bytes; LINE_BYTES is a multiple of it
  *   vec_load, vec_store          unaligned
- *   vec_copy_32                  copy that many bytes; gcc makes two pieces of such a memcpy for AVX2
- *   vec_stream                   around the caches if the machine can; destination aligned to VEC_BYTES
- *   vec_stream_16, vec_stream_32 copy that many bytes around the caches if the machine can; destination
+ *   vec_copy_32                  copy that many bytes; gcc makes two pieces of such a memcpy for
+ *   AVX2
+ *   vec_stream                   around the caches if the machine can; destination aligned to
+ *   VEC_BYTES vec_stream_16, vec_stream_32 copy that many bytes around the caches if the machine
+ *   can; destination
  *                                aligned to them
  *   vec_prefetch_page(p)         start the translation of p's page, keep the line out of the way
  *   vec_prefetch_read(p)         fetch p's line
  *   vec_prefetch_write(p)        fetch p's line for writing
  *   vec_fence()                  order streaming stores before what follows
  *
- * template/copy.h and copy_streams.h are written on it, copy_grids.h and copy_columns.h on template/copy.h.
+ * template/copy.h and copy_streams.h are written on it, copy_grids.h and copy_columns.h on
+ * template/copy.h.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_LINES_H
 #define PKV_KERNELS_TEMPLATE_COPY_LINES_H
@@ -33,8 +36,9 @@ static inline void copy_line(char *dst, const char *src) {
         vec_store(dst + i * VEC_BYTES, v[i]);
 }
 
-/* The whole lines of so many bytes. Four in a round: what goes around the copies takes room among the instructions in
- * flight, and the fewer of them, the earlier the processor comes to what is behind the last row. */
+/* The whole lines of so many bytes. Four in a round: what goes around the copies takes room among
+ * the instructions in flight, and the fewer of them, the earlier the processor comes to what is
+ * behind the last row. */
 static inline void copy_lines(char *dst, const char *src, int64_t bytes) {
     enum { LINES = 4 };
     for (; bytes >= LINES * LINE_BYTES; bytes -= LINES * LINE_BYTES) {
@@ -67,9 +71,9 @@ static inline void stream_lines(char *dst, const char *src, int64_t num_lines) {
     }
 }
 
-/* The lines of the sources of spans, asked for while others are copied. The processor's own prefetch follows a run of
- * rows too closely and sees nothing of rows that come from here and there. Of a source that begins inside a line the
- * last one is left to it. */
+/* The lines of the sources of spans, asked for while others are copied. The processor's own
+ * prefetch follows a run of rows too closely and sees nothing of rows that come from here and
+ * there. Of a source that begins inside a line the last one is left to it. */
 struct ahead {
     const struct pkv_span *next, *end; /* spans of which nothing was asked for */
     const char *src;
@@ -78,16 +82,17 @@ struct ahead {
     int64_t num_lines; /* so many are left of its span */
 };
 
-/* 8 KiB, a sixth of a first-level cache of 48 KiB. From memory, half as far took up to 1.1 times as long, and twice as far
- * up to 1.03 times; four spans side by side, 1 KiB ahead of each, 1.05 times (runs of 128 rows) to 1.25 times (runs of
- * 4 and single rows). */
+/* 8 KiB, a sixth of a first-level cache of 48 KiB. From memory, half as far took up to 1.1 times as
+ * long, and twice as far up to 1.03 times; four spans side by side, 1 KiB ahead of each, 1.05 times
+ * (runs of 128 rows) to 1.25 times (runs of 4 and single rows). */
 enum { AHEAD_LINES = 128 };
 
 static inline int64_t lines_of(int64_t bytes) {
     return (bytes + LINE_BYTES - 1) / LINE_BYTES;
 }
 
-/* Up to so many of the next lines, one after the other from *first; returns their number, 0: none is left. */
+/* Up to so many of the next lines, one after the other from *first; returns their number, 0: none
+ * is left. */
 static inline int64_t take_ahead(struct ahead *ahead, int64_t num_lines, const char **first) {
     while (ahead->num_lines == 0) {
         if (ahead->next == ahead->end)
@@ -113,9 +118,10 @@ static inline void fetch_ahead(struct ahead *ahead, int64_t num_lines) {
     }
 }
 
-/* Asks for as many lines as it copies, in groups: line by line, long runs whose source is cached took 1.05 times as
- * long. In a long run the destination is touched as far ahead, once a page: one line more is fetched, but the page is
- * translated in time (4 KiB pages: 1.02 to 1.04 times as fast from memory). */
+/* Asks for as many lines as it copies, in groups: line by line, long runs whose source is cached
+ * took 1.05 times as long. In a long run the destination is touched as far ahead, once a page: one
+ * line more is fetched, but the page is translated in time (4 KiB pages: 1.02 to 1.04 times as fast
+ * from memory). */
 static inline void stream_lines_ahead(char *dst, const char *src, int64_t num_lines,
                                       struct ahead *ahead) {
     enum { PAGE_LINES = 4096 / LINE_BYTES, GROUP = 4 };
@@ -145,8 +151,8 @@ static inline void stream_lines_ahead(char *dst, const char *src, int64_t num_li
     }
 }
 
-/* Whole lines stream; what shares a line with its neighbours before and after them is stored as usual.
- * ahead: asks for as many lines as this span has; NULL: for none. */
+/* Whole lines stream; what shares a line with its neighbours before and after them is stored as
+ * usual. ahead: asks for as many lines as this span has; NULL: for none. */
 static inline void stream_span(char *dst, const char *src, int64_t bytes, struct ahead *ahead) {
     const int64_t head = (int64_t)(-(uintptr_t)dst % LINE_BYTES);
     const int64_t to_fetch = lines_of(bytes);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Rows of one size that go on at many places, over the same vector interface as template/copy_lines.h: heads side
- * by side in the source, each with a region of its own in the destination.
+ * Rows of one size that go on at many places, over the same vector interface as
+ * template/copy_lines.h: heads side by side in the source, each with a region of its own in the
+ * destination.
  */
 #ifndef PKV_KERNELS_TEMPLATE_COPY_STREAMS_H
 #define PKV_KERNELS_TEMPLATE_COPY_STREAMS_H
 
 #include "kernels/template/copy_lines.h"
 
-/* Row after row the source is read in the order of memory, and so far ahead it is asked for: twice the
- * latency of memory at full speed, and a part of the first-level cache. */
+/* Row after row the source is read in the order of memory, and so far ahead it is asked for: twice
+ * the latency of memory at full speed, and a part of the first-level cache. */
 enum { STREAM_AHEAD_BYTES = 8192 };
 
 /* Every row begins and ends with a line of the destination. */

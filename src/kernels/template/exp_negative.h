@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exp_negative that template/attention.h asks for, by a polynomial. Beyond the interfaces of template/fvec.h and
- * attention.h the including file defines:
+ * The exp_negative that template/attention.h asks for, by a polynomial. Beyond the interfaces of
+ * template/fvec.h and attention.h the including file defines:
  *
- *   fvec_round, fvec_scale(x, n)           to the nearest integer; x * 2^n for integers -126 <= n <= 127
+ *   fvec_round, fvec_scale(x, n)           to the nearest integer; x * 2^n for integers -126 <= n
+ *                                          <= 127
  */
 #ifndef PKV_KERNELS_TEMPLATE_EXP_NEGATIVE_H
 #define PKV_KERNELS_TEMPLATE_EXP_NEGATIVE_H
 
-/* The largest error over all float32 is 1.41 * 2^-24. x = n * ln 2 + r with ln 2 in two parts, |r| <= ln 2 / 2, and for
- * exp(r) the polynomial of Cephes' expf. */
+/* The largest error over all float32 is 1.41 * 2^-24. x = n * ln 2 + r with ln 2 in two parts, |r|
+ * <= ln 2 / 2, and for exp(r) the polynomial of Cephes' expf. */
 static inline fvec exp_negative(fvec x) {
     const float LOWEST = -87.33654f;
     const fvec n = fvec_round(fvec_mul(x, fvec_set(1.44269504f)));

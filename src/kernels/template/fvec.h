@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Vectors of float and the element types of two bytes, over a small interface. The including file defines, for its
- * instruction set:
+ * Vectors of float and the element types of two bytes, over a small interface. The including file
+ * defines, for its instruction set:
  *
  *   fvec, FVEC_LANES                       a vector of float, at most 16 lanes
  *   fvec_load, fvec_store                  unaligned

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The bodies of the mean over a small vector interface. A vector holds neighbouring channels, so that each
- * channel is added up in the order of its rows, as in the definition. Beyond those of template/fvec.h the including
- * file defines:
+ * The bodies of the mean over a small vector interface. A vector holds neighbouring channels, so
+ * that each channel is added up in the order of its rows, as in the definition. Beyond those of
+ * template/fvec.h the including file defines:
  *
  *   PREFETCH(p)                          a macro: fetch p's line
  *   fvec_load_f8_e5m2, fvec_load_f8_e4m3fn   FVEC_LANES adjacent elements to float
@@ -21,9 +21,9 @@
 #include "kernels/c/mean.h"
 #include "kernels/template/fvec.h"
 
-/* Rows added at once: that many streams of loads for one load and one store of the sums. Rows are the outer
- * loop, so that heads side by side are read in the order of memory, which is asked for so far ahead. 4 rows
- * gave 0.77 of the speed of reading, 16 give 0.85, 32 give 0.5. */
+/* Rows added at once: that many streams of loads for one load and one store of the sums. Rows are
+ * the outer loop, so that heads side by side are read in the order of memory, which is asked for so
+ * far ahead. 4 rows gave 0.77 of the speed of reading, 16 give 0.85, 32 give 0.5. */
 enum { ROWS_ABREAST = 16, MEAN_AHEAD_BYTES = 8192, MEAN_LINE_BYTES = 64 };
 
 /* So many sums stay in registers from the first row to the last: one head of 128 in AVX-512. */
@@ -115,8 +115,8 @@ DEFINE_MEAN_STORE(f32, 4)
 DEFINE_MEAN_STORE(f16, 2)
 DEFINE_MEAN_STORE(bf16, 2)
 
-/* A window has one store for all its additions: the types without a narrowing instruction, and the division
- * of int64_t, stay with the definition. */
+/* A window has one store for all its additions: the types without a narrowing instruction, and the
+ * division of int64_t, stay with the definition. */
 static void mean_init(struct pkv_kernels *kernels) {
     kernels->mean_add[PKV_MEAN_F32] = mean_add_f32;
     kernels->mean_add[PKV_MEAN_F16] = mean_add_f16;

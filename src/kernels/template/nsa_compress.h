@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * The bodies of the windowed compression over a small vector interface. A vector holds neighbouring channels, so
- * that each channel is added up in the order of the definition. The including file defines, for its instruction
- * set:
+ * The bodies of the windowed compression over a small vector interface. A vector holds neighbouring
+ * channels, so that each channel is added up in the order of the definition. The including file
+ * defines, for its instruction set:
  *
  *   fvec, FVEC_LANES                  a vector of float
  *   fvec_set(x), fvec_mul, fvec_add   no multiplication joined with an addition
  *   widen_f16, widen_bf16             FVEC_LANES adjacent elements to float
- *   narrow_f16, narrow_bf16           to adjacent elements, nearest even, NaN the positive quiet one
+ *   narrow_f16, narrow_bf16           to adjacent elements, nearest even, NaN the positive quiet
+ *   one
  *   vec_prefetch(p)                   fetch p's line for reading
  *
  * and gets nsa_compress_init(kernels).
@@ -37,8 +38,9 @@ static inline fvec nsa_fold_tiles(fvec *tiles, int64_t num_tiles) {
     return tiles[0];
 }
 
-/* Tile by tile, not channel by channel: the rows of one tile are as many streams as the hardware's prefetch follows,
- * those of a window are not. The rows of the next tile, or of the next head's first one, are asked for meanwhile. */
+/* Tile by tile, not channel by channel: the rows of one tile are as many streams as the hardware's
+ * prefetch follows, those of a window are not. The rows of the next tile, or of the next head's
+ * first one, are asked for meanwhile. */
 #define DEFINE_NSA_COMPRESS(name)                                                                  \
     static inline fvec nsa_tile_##name(const char *const *rows, int64_t offset,                    \
                                        const float *weights) {                                     \

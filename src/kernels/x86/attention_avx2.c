@@ -4,8 +4,8 @@
  */
 #include "kernels/x86/fvec_avx2.h"
 
-/* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. At half the speed of AVX-512,
- * touching all pages at once takes longer than meeting them. */
+/* Two sums a row, two vectors that they share and a broadcast: 15 of the 16 registers. At half the
+ * speed of AVX-512, touching all pages at once takes longer than meeting them. */
 enum {
     SCORE_ROWS = 6,
     VALUE_ROWS = 6,

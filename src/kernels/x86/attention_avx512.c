@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention in AVX-512: the shared bodies over this instruction set's vectors, and the scores of few rows.
+ * Attention in AVX-512: the shared bodies over this instruction set's vectors, and the scores of
+ * few rows.
  */
 #include "kernels/x86/attention_quads.h"
 
-/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products costs nothing. */
+/* 16 sums, what they share and room for more in 32 registers; to widen halves between the products
+ * costs nothing. */
 enum {
     SCORE_ROWS = 8,
     VALUE_ROWS = 8,

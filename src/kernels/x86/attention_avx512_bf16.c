@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The products of attention by the dot products of AVX-512 BF16: a lane adds the products of a pair of bfloat16 to a
- * float32, in two fused steps. Queries and weights are rounded to bfloat16. The number of rows has no effect on a row.
+ * The products of attention by the dot products of AVX-512 BF16: a lane adds the products of a pair
+ * of bfloat16 to a float32, in two fused steps. Queries and weights are rounded to bfloat16. The
+ * number of rows has no effect on a row.
  */
 #include <math.h>
 
 #include "base/formats.h"
 #include "kernels/x86/attention_quads.h"
 
-/* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element is 0. words may be row:
- * what is written has been read. */
+/* A row of floats to words of pairs, the first of a pair in the lower half; a missing last element
+ * is 0. words may be row: what is written has been read. */
 static void pair_row(float *words, const float *row, int64_t count) {
     for (int64_t i = 0; i < count; i += 2 * FVEC_LANES) {
         const fvec low = fvec_load_up_to(row + i, count - i);
@@ -42,8 +43,9 @@ ALWAYS_INLINE void split_pairs(fvec v[2], tvec word) {
     v[0] = tvec_f32(word);
 }
 
-/* 16 tokens at once would spread queries half as often, but where heads lie together the tokens of all heads, and those
- * that are fetched, would not find room in the first cache: 0.92 to 0.96 times as fast. */
+/* 16 tokens at once would spread queries half as often, but where heads lie together the tokens of
+ * all heads, and those that are fetched, would not find room in the first cache: 0.92 to 0.96 times
+ * as fast. */
 DEFINE_QUAD_SCORES(pairs, 4, dot, 2)
 
 static void dot_quads(float *scores, const float *query, int64_t query_stride, int64_t num_rows,
@@ -59,8 +61,9 @@ static void dot_quads(float *scores, const float *query, int64_t query_stride, i
 
 /* ---- query . key, up to 16 rows ----
  *
- * To transpose keys takes a quarter as long as their products with 16 rows. So the queries are transposed:
- * a vector of a panel holds a word of all rows, and meets the words of the keys as they lie, each in all lanes. */
+ * To transpose keys takes a quarter as long as their products with 16 rows. So the queries are
+ * transposed: a vector of a panel holds a word of all rows, and meets the words of the keys as they
+ * lie, each in all lanes. */
 
 enum { LANE_ROWS = FVEC_LANES, LANE_TOKENS = FVEC_LANES };
 
@@ -105,8 +108,9 @@ ALWAYS_INLINE void key_words_by_shuffles(fvec words[QUARTER_WORDS], const char *
     words[3] = (fvec)_mm512_shuffle_epi32(all, 0xff);
 }
 
-/* The sums of one quarter. Each product needs a word in all lanes. To load all of them takes longer than the products, to
- * shuffle all of them too; half of each does not: MLA is 1.06 times as fast as by loads. */
+/* The sums of one quarter. Each product needs a word in all lanes. To load all of them takes longer
+ * than the products, to shuffle all of them too; half of each does not: MLA is 1.06 times as fast
+ * as by loads. */
 ALWAYS_INLINE const char *dot_quarter(fvec sums[LANE_TOKENS], const float *panel,
                                       const char *const *from, int64_t quarter, int64_t row_bytes,
                                       struct ahead *ahead, const char *line) {
@@ -298,7 +302,8 @@ static fvec dot_all_rows(float *to, int64_t to_stride, const float *from, int64_
     return fvec_add(doubt[0], doubt[1]);
 }
 
-/* Elements of two neighbouring tokens as words: row t of the panel has those of tokens 2 t and 2 t + 1. */
+/* Elements of two neighbouring tokens as words: row t of the panel has those of tokens 2 t and 2 t
+ * + 1. */
 static void fill_value_panel(float *panel, const char *base, const int64_t *offsets,
                              int64_t num_tokens, int64_t num_elements, struct ahead *ahead) {
     const char *line = ahead ? ahead->line : NULL;
@@ -321,7 +326,8 @@ static void fill_value_panel(float *panel, const char *base, const int64_t *offs
         ahead->line = line;
 }
 
-/* The sums of a row again, in float32 and without the tokens whose weight is 0: they may hold anything. */
+/* The sums of a row again, in float32 and without the tokens whose weight is 0: they may hold
+ * anything. */
 static void add_row_carefully(float *acc, const float *weights, const char *base,
                               const int64_t *offsets, int64_t num_tokens, int64_t num_elements) {
     for (int64_t d = 0; d < num_elements; d++) {
@@ -368,7 +374,8 @@ static void values_dot(float *acc, int64_t acc_stride, const float *weights, int
     const struct step step = first_step(values, LANE_TOKENS, LANE_TOKENS);
     struct ahead cursor = look_ahead(values, then, lead_of(&step, values, num_rows));
     struct pages pages = look_at_pages(values, then, num_rows);
-    /* After values within keys come keys, and their scores fetch for themselves: to do it here took a tenth longer. */
+    /* After values within keys come keys, and their scores fetch for themselves: to do it here took
+     * a tenth longer. */
     struct ahead *ahead = values->is_cached && num_rows <= LANE_ROWS ? NULL : &cursor;
     for (int64_t head = 0; head < values->num_heads; head++) {
         const int64_t row = head * head_rows;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Scores of few rows in AVX-512. To transpose the keys takes nearly as long as their products with 4 rows. So it ends
- * half way: 4 tokens x 4 words are transposed within each quarter of their vectors. A vector then holds one word of
- * each quarter of a chunk for 4 tokens, the sums of the quarters come to be side by side, and are added at the end.
+ * Scores of few rows in AVX-512. To transpose the keys takes nearly as long as their products with
+ * 4 rows. So it ends half way: 4 tokens x 4 words are transposed within each quarter of their
+ * vectors. A vector then holds one word of each quarter of a chunk for 4 tokens, the sums of the
+ * quarters come to be side by side, and are added at the end.
  */
 #ifndef PKV_KERNELS_X86_ATTENTION_QUADS_H
 #define PKV_KERNELS_X86_ATTENTION_QUADS_H
@@ -11,16 +12,16 @@
 
 #include "kernels/kernels.h"
 
-/* Of all products in AVX-512. Before float32 products of 8 rows touching all pages at once takes longer than meeting
- * them. */
+/* Of all products in AVX-512. Before float32 products of 8 rows touching all pages at once takes
+ * longer than meeting them. */
 enum { NEAR_ROWS = 16, TOUCH_ROWS = 4 };
 
 #include "kernels/template/attention_panel.h"
 
 enum { QUAD_ROWS = 4 };
 
-/* The elements of a row of queries for them: those at the same place of the four quarters of a chunk side by side.
- * Elements beyond the head are 0. */
+/* The elements of a row of queries for them: those at the same place of the four quarters of a
+ * chunk side by side. Elements beyond the head are 0. */
 static inline void quarter_row(float *to, const float *row, int64_t head_size,
                                int quarter_elements) {
     const __m512i lane = _mm512_cvtps_epi32(fvec_iota());
@@ -92,11 +93,12 @@ ALWAYS_INLINE void fetch_share(const char *lines, int num_lines, int part, int n
     }
 }
 
-/* quad_scores_<type>: the queries of all heads, row after row, by quarter_row. madd(a, b, c) is c and the products of the
- * elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side by side. The rows of a chunk are loaded again
- * for its second half: compilers would keep them, for which there are no registers, and the stores would take longer.
- * Lines are fetched one at a time between the products: four at once took 1.03 times as long, thirty-two 1.25. Where
- * nothing is ahead, what is read itself is named, and is there. */
+/* quad_scores_<type>: the queries of all heads, row after row, by quarter_row. madd(a, b, c) is c
+ * and the products of the elements of a and b, fused; num_vectors, 2 or 4, of four tokens are side
+ * by side. The rows of a chunk are loaded again for its second half: compilers would keep them, for
+ * which there are no registers, and the stores would take longer. Lines are fetched one at a time
+ * between the products: four at once took 1.03 times as long, thirty-two 1.25. Where nothing is
+ * ahead, what is read itself is named, and is there. */
 #define DEFINE_QUAD_SCORES(type, bytes, madd, num_vectors)                                         \
     ALWAYS_INLINE void quad_rows_##type(int num_rows, float *scores, const float *query,           \
                                         int64_t query_stride, const char *const *from,             \

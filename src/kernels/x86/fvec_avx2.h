@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * AVX2 as the vectors of float that the shared bodies ask for: see template/fvec.h, template/attention.h and
- * template/attention_panel.h.
+ * AVX2 as the vectors of float that the shared bodies ask for: see template/fvec.h,
+ * template/attention.h and template/attention_panel.h.
  */
 #ifndef PKV_KERNELS_X86_FVEC_AVX2_H
 #define PKV_KERNELS_X86_FVEC_AVX2_H
@@ -28,7 +28,8 @@ static inline void fvec_store(float *p, fvec v) {
     _mm256_storeu_ps(p, v);
 }
 
-/* By pieces: emulators take a masked load for a whole one, which may end in a page that is not there. */
+/* By pieces: emulators take a masked load for a whole one, which may end in a page that is not
+ * there. */
 static inline __m128 load_4_part(const float *p, int64_t count) {
     switch (count) {
     case 0:
@@ -230,7 +231,8 @@ static inline tvec load_halves(const char *const *from, int i, int64_t at) {
                                    hvec_load(from[i + 4] + at), 1);
 }
 
-/* Half a vector from each of two rows, so that only words and pairs of words have to find their places. */
+/* Half a vector from each of two rows, so that only words and pairs of words have to find their
+ * places. */
 ALWAYS_INLINE void tvec_load_transposed(tvec *words, const char *const *from, int64_t at) {
     UNROLL for (int j = 0; j < 8; j += 4) {
         const tvec a = load_halves(from, 0, at + 4 * j), b = load_halves(from, 1, at + 4 * j);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * AVX-512 as the vectors of float that the shared bodies ask for: see template/fvec.h, template/attention.h and
- * template/attention_panel.h.
+ * AVX-512 as the vectors of float that the shared bodies ask for: see template/fvec.h,
+ * template/attention.h and template/attention_panel.h.
  */
 #ifndef PKV_KERNELS_X86_FVEC_AVX512_H
 #define PKV_KERNELS_X86_FVEC_AVX512_H
@@ -102,10 +102,11 @@ static inline float fvec_reduce_max(fvec v) {
     return _mm512_reduce_max_ps(v);
 }
 
-/* Largest error over all float32 1.46 * 2^-24. Instead of that of template/exp_negative.h it takes a quarter off the
- * softmax: x = n * ln 2 / 8 + r, |r| <= ln 2 / 16, needs two terms less, and a permutation finds the power
- * of 2 to n / 8 (a table of 16 has larger errors). n is in the lower bits of x * 8 / ln 2 + 1.5 * 2^23. What n adds to a
- * table entry below the exponent is taken away from the entry before. */
+/* Largest error over all float32 1.46 * 2^-24. Instead of that of template/exp_negative.h it takes
+ * a quarter off the softmax: x = n * ln 2 / 8 + r, |r| <= ln 2 / 16, needs two terms less, and a
+ * permutation finds the power of 2 to n / 8 (a table of 16 has larger errors). n is in the lower
+ * bits of x * 8 / ln 2 + 1.5 * 2^23. What n adds to a table entry below the exponent is taken away
+ * from the entry before. */
 static inline fvec exp_negative(fvec x) {
     static const int32_t powers[8] = {0x3f800000 - (0 << 20), 0x3f8b95c2 - (1 << 20),
                                       0x3f9837f0 - (2 << 20), 0x3fa5fed7 - (3 << 20),

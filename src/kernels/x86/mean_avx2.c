@@ -39,8 +39,8 @@ static inline fvec fvec_load_f8_e5m2(const char *p) {
     return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(load_8(p)), 8));
 }
 
-/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the exponents have
- * the biases 7 and 15. Only NaN is no such number; all bits set are one. */
+/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the
+ * exponents have the biases 7 and 15. Only NaN is no such number; all bits set are one. */
 static inline fvec fvec_load_f8_e4m3fn(const char *p) {
     const __m128i code = _mm_cvtepu8_epi16(load_8(p));
     const __m128i magnitude = _mm_and_si128(code, _mm_set1_epi16(0x7f));

@@ -37,8 +37,8 @@ static inline fvec fvec_load_f8_e5m2(const char *p) {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16(p)), 8));
 }
 
-/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the exponents have
- * the biases 7 and 15. Only NaN is no such number. */
+/* The magnitude of an e4m3fn, moved to where that of a float16 is, is 2^-8 of its value: the
+ * exponents have the biases 7 and 15. Only NaN is no such number. */
 static inline fvec fvec_load_f8_e4m3fn(const char *p) {
     const __m256i code = _mm256_cvtepu8_epi16(load_16(p));
     const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));

@@ -46,8 +46,8 @@ static inline void narrow_f16(char *p, fvec v) {
     store_32(p, _mm512_cvtps_ph(quiet(v), _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* The upper half, rounded: half a unit less one, and one more if the result would be odd. The instruction that
- * does it flushes denormals. */
+/* The upper half, rounded: half a unit less one, and one more if the result would be odd. The
+ * instruction that does it flushes denormals. */
 static inline void narrow_bf16(char *p, fvec v) {
     const __m512i bits = _mm512_castps_si512(quiet(v));
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -44,8 +44,8 @@ struct lists {
     int64_t capacities[MAX_CAPACITIES]; /* 0: unlimited */
 };
 
-/* Cuts the next entry off a list between commas; NULL after the last. One that is longer than any that means something
- * ends in dots, which mean nothing either. */
+/* Cuts the next entry off a list between commas; NULL after the last. One that is longer than any
+ * that means something ends in dots, which mean nothing either. */
 static const char *next_entry(const char **list, char entry[32]) {
     if (*list == NULL)
         return NULL;

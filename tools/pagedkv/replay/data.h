@@ -13,14 +13,15 @@
 
 struct replay_data;
 
-/* Makes a cache of num_blocks blocks of the trace's block size, row_bytes a token. Returns NULL after
- * printing what failed. */
+/* Makes a cache of num_blocks blocks of the trace's block size, row_bytes a token. Returns NULL
+ * after printing what failed. */
 struct replay_data *replay_data_create(const struct trace *trace, int64_t num_blocks,
                                        int64_t row_bytes);
 void replay_data_destroy(struct replay_data *data);
 
 /* Moves the rows of one request whose blocks are in block_table: compares those of the first
- * num_hits blocks with what they must hold, and writes those of the others. Returns as replay_pool. */
+ * num_hits blocks with what they must hold, and writes those of the others. Returns as
+ * replay_pool. */
 int replay_data_move(struct replay_data *data, const struct trace_request *request,
                      int64_t num_hits, const struct pkv_tensor *block_table,
                      struct replay_result *result);

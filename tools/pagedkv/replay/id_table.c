@@ -18,8 +18,8 @@ uint64_t id_table_seed(void) {
     return seed;
 }
 
-/* Traces number their blocks from 0 in order, so keys below the number of slots keep their order and
- * meet nobody; what is above that decides by how much the others are moved. */
+/* Traces number their blocks from 0 in order, so keys below the number of slots keep their order
+ * and meet nobody; what is above that decides by how much the others are moved. */
 static int64_t place(const struct id_table *table, uint64_t key) {
     return (int64_t)((key ^ cli_mix(id_table_seed() ^ (key >> table->log_slots))) &
                      (uint64_t)(table->num_slots - 1));

@@ -15,8 +15,8 @@ struct replay_data;
 struct replay_progress;
 
 enum replay_model {
-    REPLAY_MODEL_POOL, /* the library's pool and prefix index: leading hits only, and a request holds
-                          its blocks until the next one */
+    REPLAY_MODEL_POOL, /* the library's pool and prefix index: leading hits only, and a request
+                          holds its blocks until the next one */
     REPLAY_MODEL_IDS   /* one plain cache over ids: one access for each id, in order; a hit is an id
                           that is there */
 };

@@ -3,10 +3,10 @@
  * The model "ids": a plain cache over block ids, with LRU, FIFO or LFU. It knows nothing of the
  * library's pool, so that the two can be held against each other.
  *
- * One list holds the ids in the cache from the next victim to the safest, for all three policies. LRU
- * moves an id to the end when it is used, FIFO leaves it where it is. LFU keeps the list in order of
- * counts, those of equal count in order of use, and remembers the last id of each count: an id whose
- * count rises goes behind the last one of its new count.
+ * One list holds the ids in the cache from the next victim to the safest, for all three policies.
+ * LRU moves an id to the end when it is used, FIFO leaves it where it is. LFU keeps the list in
+ * order of counts, those of equal count in order of use, and remembers the last id of each count:
+ * an id whose count rises goes behind the last one of its new count.
  */
 #include "replay/model.h"
 

@@ -171,8 +171,9 @@ static int64_t blocks_needed(const struct trace *trace, int64_t *longest) {
     return trace_blocks_of(*longest, trace->block_size);
 }
 
-/* The pool's memory in huge pages where the system has them: a pool for a whole trace takes longer to
- * be mapped in small ones than to be used. Returns it for free(), NULL after printing why not. */
+/* The pool's memory in huge pages where the system has them: a pool for a whole trace takes longer
+ * to be mapped in small ones than to be used. Returns it for free(), NULL after printing why
+ * not. */
 static void *create_pool(struct replay *replay, const struct pkv_pool_options *options) {
     const size_t huge = (size_t)1 << 21;
     const size_t bytes = pkv_pool_memory_size(options);

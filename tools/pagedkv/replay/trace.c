@@ -154,7 +154,8 @@ struct line_text {
     size_t length, room;
 };
 
-/* The next line, without its end. Returns CLI_CONTINUE; CLI_OK at the end of the file; CLI_USAGE after printing why not. */
+/* The next line, without its end. Returns CLI_CONTINUE; CLI_OK at the end of the file; CLI_USAGE
+ * after printing why not. */
 static int next_line(struct trace_reader *reader, FILE *stream, struct line_text *line) {
     line->length = 0;
     reader->line_number++;

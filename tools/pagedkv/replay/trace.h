@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * A trace of requests in memory, and its readers. A trace says how long each request is and, unless
- * it holds lengths only, which blocks its prompt has: each id names a block together with everything
- * before it. It knows nothing of caches.
+ * it holds lengths only, which blocks its prompt has: each id names a block together with
+ * everything before it. It knows nothing of caches.
  */
 #ifndef PAGEDKV_REPLAY_TRACE_H
 #define PAGEDKV_REPLAY_TRACE_H

@@ -37,8 +37,8 @@ int trace_line_error(const struct trace_reader *reader, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 int trace_no_memory(const struct trace_reader *reader);
 
-/* Each adds the request of one line, without its newline and not blank. They return CLI_CONTINUE, or
- * CLI_USAGE after printing what is wrong. */
+/* Each adds the request of one line, without its newline and not blank. They return CLI_CONTINUE,
+ * or CLI_USAGE after printing what is wrong. */
 int trace_read_json_line(struct trace_reader *reader, struct trace *trace, const char *begin,
                          const char *end);
 int trace_read_csv_line(struct trace_reader *reader, struct trace *trace, const char *begin,

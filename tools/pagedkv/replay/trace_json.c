@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One line of a trace in JSON: a flat object whose lengths and lists of ids are whole numbers; other
- * fields are checked and skipped. A general parser makes a value of each of the numbers, which is
- * most of what a trace holds; this one stores them where they are needed.
+ * One line of a trace in JSON: a flat object whose lengths and lists of ids are whole numbers;
+ * other fields are checked and skipped. A general parser makes a value of each of the numbers,
+ * which is most of what a trace holds; this one stores them where they are needed.
  */
 #include "replay/trace_format.h"
 
