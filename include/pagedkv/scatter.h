@@ -144,8 +144,8 @@ struct pkv_scatter_pa_kv_cache_options {
     int32_t store_policy; /* enum pkv_store_policy */
     int32_t reserved;     /* 0 */
     /* NCT alone, else 0. In elements, >= 0. */
-    int64_t key_stride;   /* 0: the key's second dimension */
-    int64_t value_stride; /* the value's own, not the key's; 0: the value's second dimension */
+    int64_t key_stride;   /* 0: the key's second dimension; the first is num_tokens then */
+    int64_t value_stride; /* the value's own, not the key's; 0: likewise */
     int64_t key_offset;   /* from the tensor's first element */
     int64_t value_offset;
     /* The compressed modes alone, else NULL. int32 or int64, each its own. */

@@ -82,6 +82,10 @@ static enum pkv_status view_nct(struct pkv_tensor *view, const struct pkv_tensor
         return pkv_error_set(where->error, PKV_STATUS_STRIDE, where->function, where->argument,
                              PKV_ERROR_NONE, PKV_ERROR_NONE, PKV_ERROR_NONE,
                              "must be contiguous in mode Nct, which brings its own stride");
+    if (stride == 0 && t.shape[0] != num_tokens)
+        return pkv_error_set_axis(where->error, PKV_STATUS_SHAPE, where->function, where->argument,
+                                  0, t.shape[0], num_tokens,
+                                  "must be the number of slots, unless a stride is given");
     const int64_t row = part->num_heads * part->head_size;
     const int64_t step = stride == 0 ? t.shape[1] : stride;
     const int64_t available = pkv_tensor_num_elements(&t);

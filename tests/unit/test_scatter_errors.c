@@ -310,9 +310,19 @@ static void nct_rows_must_lie_in_their_tensor(void **state) {
     assert_string_equal(error.argument, "value");
     it = good;
     it.options.key_stride = INT64_MAX / 2;
-    assert_int_not_equal(call(&it), PKV_STATUS_OK);
+    REFUSE(it, PKV_STATUS_SHAPE);
+    assert_int_equal(error.bound, PKV_ERROR_NONE);
     it.options.key_offset = INT64_MAX;
-    assert_int_not_equal(call(&it), PKV_STATUS_OK);
+    REFUSE(it, PKV_STATUS_SHAPE);
+    assert_int_equal(error.bound, PKV_ERROR_NONE);
+    it = good;
+    it.value.shape[0]--;
+    REFUSE(it, PKV_STATUS_SHAPE);
+    assert_string_equal(error.argument, "value");
+    assert_int_equal(error.axis, 0);
+    assert_int_equal(error.value, error.bound - 1);
+    it.value.shape[0] += 2;
+    REFUSE(it, PKV_STATUS_SHAPE);
     it = good;
     it.key.strides[0] = 65;
     it.key.strides[1] = 1;
@@ -324,6 +334,10 @@ static void nct_rows_must_lie_in_their_tensor(void **state) {
     REFUSE(it, PKV_STATUS_RANK);
     assert_true(model_cache_is_as_expected(&good.cache));
     CHECK_OK(call(&good), &error);
+    it = good;
+    it.value.shape[0]--; /* with a stride of its own: rows overlap, and there is room for all */
+    it.options.value_stride = 1;
+    CHECK_OK(call(&it), &error);
     setting_free(&good);
 }
 

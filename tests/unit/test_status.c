@@ -105,6 +105,31 @@ static struct pkv_error error_with(unsigned mask) {
     return error;
 }
 
+/* Element types have names, as value and as bound; what is none stays a number. */
+static void element_types_are_named(void **state) {
+    struct pkv_error error = {.struct_size = sizeof(error),
+                              .status = PKV_STATUS_DTYPE,
+                              .axis = -1,
+                              .argument = "key",
+                              .index = PKV_ERROR_NONE,
+                              .value = PKV_DTYPE_BF16,
+                              .bound = PKV_DTYPE_F8_E4M3FN,
+                              .rule = "must be"};
+    char text[128];
+
+    (void)state;
+    pkv_error_text(&error, text, sizeof(text));
+    assert_string_equal(text, "key is bf16, but must be (f8_e4m3fn) [DTYPE]");
+    error.value = PKV_DTYPE_BOOL + 1;
+    error.bound = PKV_DTYPE_INVALID;
+    pkv_error_text(&error, text, sizeof(text));
+    assert_string_equal(text, "key is 15, but must be (0) [DTYPE]");
+    error.value = PKV_DTYPE_BF16;
+    error.status = PKV_STATUS_SHAPE;
+    pkv_error_text(&error, text, sizeof(text));
+    assert_string_equal(text, "key is 3, but must be (0) [SHAPE]");
+}
+
 /* A fact that is there is in the sentence, and one that is not is not. */
 static void the_sentence_holds_the_facts(void **state) {
     static const char *const words[] = {"slot_mapping", "7341", "-8652", "9223372036854775807",
@@ -214,6 +239,7 @@ int main(void) {
         cmocka_unit_test(every_status_has_its_name),
         cmocka_unit_test(every_other_number_is_unknown),
         cmocka_unit_test(the_numbers_are_pinned),
+        cmocka_unit_test(element_types_are_named),
         cmocka_unit_test(the_sentence_holds_the_facts),
         cmocka_unit_test(a_short_buffer_gets_the_beginning),
         cmocka_unit_test(an_empty_error_makes_a_sentence_too),
