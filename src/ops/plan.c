@@ -81,8 +81,11 @@ enum pkv_status pkv_explain_rows(struct pkv_explanation *explanation, const stru
     const int64_t tile = sim ? pkv_sim_tile_tokens(kv_dim) : native_tile;
     const int64_t row_bytes = cache->key.row_bytes + cache->value.row_bytes;
     int64_t bytes, tile_bytes;
-    if (!pkv_checked_mul(num_tokens, row_bytes, &bytes) ||
-        !pkv_checked_mul(tile, row_bytes + INDEX_BYTES, &tile_bytes))
+    if (!pkv_checked_mul(tile, row_bytes + INDEX_BYTES, &tile_bytes))
+        return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "plan", PKV_ERROR_NONE, tile,
+                             row_bytes,
+                             "has tiles of more bytes than 64 bits can count; bytes of a row");
+    if (!pkv_checked_mul(num_tokens, row_bytes, &bytes))
         return pkv_error_set(error, PKV_STATUS_OVERFLOW, function, "num_tokens", PKV_ERROR_NONE,
                              num_tokens, row_bytes,
                              "has rows of more bytes than 64 bits can count; bytes of a row");

@@ -207,8 +207,10 @@ int run_merge_states(struct run_call *call) {
         status = add_output(call, "lse", PKV_DTYPE_F32, 2, outs[0].shape, &lse);
     if (status != CLI_CONTINUE)
         return status;
+    /* The outputs follow from the first state. */
+    static const struct run_name names[] = {{"out", "out_0"}, {"lse", "out_0"}, {NULL, NULL}};
     if (pkv_merge_states(call->cli.context, outs, lses, num_states, &out, &lse, &options, &error) !=
         PKV_STATUS_OK)
-        return run_refused(call, &error, NULL);
+        return run_refused(call, &error, names);
     return CLI_OK;
 }
