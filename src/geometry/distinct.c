@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
+ * The proof that numbers differ, and no search: which entry repeats another one it does not tell.
+ *
  * Each entry writes its number into the cell of a hash of its value; whoever finds his own number
  * there is the last of his cell. Of equal entries at most one finds it, and the others find an
  * entry of their value there: a repeat. If another value has the cell, all of them find that, so

@@ -201,16 +201,23 @@ static int read_lines(struct trace_reader *reader, struct trace *trace, FILE *st
     return status;
 }
 
-int trace_read(struct trace *trace, const char *path, const struct trace_options *options) {
+int trace_read_stream(struct trace *trace, const char *path, FILE *stream,
+                      const struct trace_options *options) {
     struct trace_reader reader = {.path = path, .options = *options};
     *trace = (struct trace){0};
-    FILE *stream = fopen(path, "re");
-    if (stream == NULL)
-        return cli_error("replay", "cannot open %s: %s; name a trace file", path, strerror(errno));
     int status = read_lines(&reader, trace, stream);
     if (status == CLI_CONTINUE && trace_finish(trace) != 0)
         status = trace_no_memory(&reader);
     trace_reader_free(&reader);
+    return status;
+}
+
+int trace_read(struct trace *trace, const char *path, const struct trace_options *options) {
+    *trace = (struct trace){0};
+    FILE *stream = fopen(path, "re");
+    if (stream == NULL)
+        return cli_error("replay", "cannot open %s: %s; name a trace file", path, strerror(errno));
+    const int status = trace_read_stream(trace, path, stream, options);
     (void)fclose(stream);
     return status;
 }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define TRACE_MAX_LENGTH (INT64_C(1) << 30) /* tokens of a prompt or of an answer */
 #define TRACE_MAX_BLOCKS (INT64_C(1) << 30) /* of all requests: as many as a pool can have */
@@ -47,6 +48,10 @@ struct trace_options {
 /* Reads a file of any format, told apart by its content. Returns CLI_CONTINUE, or CLI_USAGE after
  * printing what is wrong, with file and line. trace_free releases either. */
 int trace_read(struct trace *trace, const char *path, const struct trace_options *options);
+
+/* The same from a stream; path is what messages call it. */
+int trace_read_stream(struct trace *trace, const char *path, FILE *stream,
+                      const struct trace_options *options);
 
 /* Makes a trace out of nothing: conversations of several turns over a few shared system prompts.
  * The same seed gives the same trace. Returns as trace_read. */
