@@ -99,9 +99,11 @@ static struct input take_input(struct bytes *in) {
 /* The numbers of one task, without its place. */
 static int window_is_good(const struct comp_case *it, int64_t t) {
     const int64_t seq = it->seq_lens[t / it->num_heads], w = it->lens[t], o = it->offsets[t];
-    if (it->mode != PKV_SCATTER_MODE_ALIBI && w >= 0 && comp_is_whole(it, t))
+    if (seq < 0 || w < 0)
+        return 0;
+    if (it->mode != PKV_SCATTER_MODE_ALIBI && comp_is_whole(it, t))
         return 1;
-    return w >= 0 && w <= seq && (it->mode == PKV_SCATTER_MODE_ALIBI || (o >= 0 && o <= seq - w));
+    return w <= seq && (it->mode == PKV_SCATTER_MODE_ALIBI || (o >= 0 && o <= seq - w));
 }
 
 /* Slots side by side with small gaps, some skipped, some anywhere. A window that is not good takes

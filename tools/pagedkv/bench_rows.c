@@ -76,8 +76,10 @@ static int create(struct rows_job *job) {
         pkv_scatter_rows_plan_create(&job->separate_plan, context, job->separate, NUM_COLUMNS, NULL,
                                      &job->error) != PKV_STATUS_OK)
         return -1;
+    const struct pkv_step_options options = {.struct_size = sizeof(options),
+                                             .max_tokens = job->num_tokens};
     for (int32_t i = 0; i < job->num_calls; i++) {
-        if (pkv_step_create(&job->steps[i], NULL, &job->error) != PKV_STATUS_OK)
+        if (pkv_step_create(&job->steps[i], &options, &job->error) != PKV_STATUS_OK)
             return -1;
     }
     return 0;
