@@ -210,6 +210,21 @@ static int explain(const struct cli_context *context, const struct explained *x)
     return status;
 }
 
+static int take_operator(struct explained *x, int num_arguments, char **arguments) {
+    if (num_arguments != 1 || (strcmp(arguments[0], "scatter_pa_kv_cache") != 0 &&
+                               strcmp(arguments[0], "gather_pa_kv_cache") != 0 &&
+                               strcmp(arguments[0], "paged_attention") != 0))
+        return cli_error("explain", "it takes one operator; give scatter_pa_kv_cache, "
+                                    "gather_pa_kv_cache or paged_attention");
+    if (pkv_dtype_from_name(x->dtype) == PKV_DTYPE_INVALID)
+        return cli_error("explain",
+                         "--dtype has no element type '%s'; use f32, f16, bf16, i8, "
+                         "f8_e4m3fn, hifloat8 or another name of them",
+                         x->dtype);
+    x->op = arguments[0];
+    return CLI_CONTINUE;
+}
+
 int cmd_explain(int argc, char **argv) {
     struct explained x = {.num_tokens = 2633,
                           .num_blocks = 9760,
@@ -263,17 +278,9 @@ int cmd_explain(int argc, char **argv) {
     int status = cli_parse(&syntax, argc, argv, &first);
     if (status != CLI_CONTINUE)
         return status;
-    if (argc - first != 1 || (strcmp(argv[first], "scatter_pa_kv_cache") != 0 &&
-                              strcmp(argv[first], "gather_pa_kv_cache") != 0 &&
-                              strcmp(argv[first], "paged_attention") != 0))
-        return cli_error("explain", "it takes one operator; give scatter_pa_kv_cache, "
-                                    "gather_pa_kv_cache or paged_attention");
-    if (pkv_dtype_from_name(x.dtype) == PKV_DTYPE_INVALID)
-        return cli_error("explain",
-                         "--dtype has no element type '%s'; use f32, f16, bf16, i8, "
-                         "f8_e4m3fn, hifloat8 or another name of them",
-                         x.dtype);
-    x.op = argv[first];
+    status = take_operator(&x, argc - first, argv + first);
+    if (status != CLI_CONTINUE)
+        return status;
     struct cli_context context;
     status = cli_context_create(&context, "explain", &x.choice);
     if (status != CLI_CONTINUE)
