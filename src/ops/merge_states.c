@@ -87,8 +87,8 @@ static enum pkv_status check_output(const struct job *job, const struct pkv_tens
 }
 
 static enum pkv_status check_states(const struct job *job) {
-    static const char *const two_outs[] = {"out_a", "out_b"}, *const two_lses[] = {"lse_a",
-                                                                                   "lse_b"};
+    static const char *const two_outs[] = {"out_a", "out_b"};
+    static const char *const two_lses[] = {"lse_a", "lse_b"};
     for (int64_t i = 0; i < job->num_states; i++) {
         struct pkv_tensor state, lse;
         const char *const out_name = job->has_two ? two_outs[i] : "outs";
