@@ -342,6 +342,8 @@ static void test_explain_refuses(void **state) {
     CHECK_REFUSED(pkv_paged_attention_explain(world.context, world.plan, world.step, NULL, &error),
                   &error, PKV_STATUS_NULL_ARGUMENT);
     assert_memory_equal(&got, &before, sizeof(got));
+    /* The context is const, so its last error is none of these. */
+    assert_int_equal(pkv_context_last_error(world.context)->status, PKV_STATUS_OK);
     destroy(&world);
     /* Heads that no tensor could have: counting their units would take years. */
     struct pkv_paged_attention_options options = {.struct_size = sizeof(options),

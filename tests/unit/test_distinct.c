@@ -339,6 +339,63 @@ static void with_a_repeat_the_last_token_wins(void **state) {
     close_halves(&it);
 }
 
+static void the_memory_of_a_step_is_bounded(void **state) {
+    const struct pkv_step_options bare = {.struct_size = sizeof(bare)};
+    struct pkv_step_options options = bare;
+    const size_t bare_bytes = pkv_step_memory_size(&bare);
+
+    (void)state;
+    for (options.max_tokens = 1; options.max_tokens <= INT64_C(1) << 40;
+         options.max_tokens = options.max_tokens * 3 / 2 + 1) {
+        const int64_t bytes = (int64_t)(pkv_step_memory_size(&options) - bare_bytes);
+        assert_in_range(bytes, 1, 384 * 1024);
+        assert_true(bytes <= 10 * options.max_tokens);
+    }
+}
+
+/* One slot more than what a step can prove; a slot comes twice, and the parts run backwards. */
+static void longer_steps_divide_their_slots(void **state) {
+    enum { TOKENS = MAX_NUMBERS + 1 };
+    const int64_t num_slots = TOKENS + 1;
+    int64_t *slots = new_numbers(num_slots);
+    uint8_t *rows = malloc(TOKENS), *memory = calloc((size_t)num_slots, 1);
+    struct test_rng rng = test_rng_make(test_seed(4));
+    struct pkv_cache cache = {.struct_size = sizeof(cache)};
+    struct pkv_context *context;
+    struct pkv_scatter_plan *plan;
+    struct pkv_step *step = make_step(TOKENS + 1000, 0);
+
+    (void)state;
+    assert_true(rows != NULL && memory != NULL);
+    const struct pkv_tensor key_cache =
+        pkv_tensor_make(memory, PKV_DTYPE_U8, 4, (int64_t[]){num_slots / 2, 2, 1, 1});
+    const struct pkv_tensor key = pkv_tensor_make(rows, PKV_DTYPE_U8, 3, (int64_t[]){TOKENS, 1, 1});
+    const struct pkv_step_indices indices = {
+        .slot_mapping = pkv_tensor_make(slots, PKV_DTYPE_I64, 1, (int64_t[]){TOKENS})};
+    test_rng_permutation(&rng, slots, num_slots);
+    for (int64_t t = 0; t < TOKENS; t++) {
+        rows[t] = (uint8_t)(1 + t % 251);
+    }
+    slots[TOKENS - 1] = slots[0];
+    CHECK_OK(pkv_context_create(&context, NULL, &error), &error);
+    CHECK_OK(pkv_cache_init(&cache, &key_cache, NULL, NULL, &error), &error);
+    CHECK_OK(pkv_scatter_plan_create(&plan, context, &cache, NULL, &error), &error);
+    CHECK_OK(pkv_step_set(context, step, &cache, &indices, &error), &error);
+    for (int64_t part = 2; part >= 0; part--) {
+        CHECK_OK(pkv_scatter_run_part(context, plan, step, &cache, &key, NULL, part, 3, &error),
+                 &error);
+    }
+    for (int64_t t = 1; t < TOKENS; t++) {
+        assert_int_equal(memory[slots[t]], rows[t]);
+    }
+    pkv_scatter_plan_destroy(plan);
+    pkv_step_destroy(step);
+    pkv_context_destroy(context);
+    free(memory);
+    free(rows);
+    free(slots);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_sequences_are_judged_right),
@@ -350,6 +407,8 @@ int main(void) {
         cmocka_unit_test(longer_vectors_are_not_judged),
         cmocka_unit_test(a_step_divides_tokens_whose_slots_differ),
         cmocka_unit_test(with_a_repeat_the_last_token_wins),
+        cmocka_unit_test(the_memory_of_a_step_is_bounded),
+        cmocka_unit_test(longer_steps_divide_their_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

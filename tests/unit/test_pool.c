@@ -212,6 +212,23 @@ static void misused_handles_are_refused(void **state) {
     pkv_pool_destroy(other);
 }
 
+/* The tokens beyond need not even be there. */
+static void lookup_ends_with_the_longest_sequence(void **state) {
+    enum { LONGEST = 16 };
+    const struct pkv_pool_options options = {
+        .num_blocks = 8, .block_size = 4, .max_tokens_per_seq = LONGEST};
+    struct pkv_pool *pool = make(&options);
+    int32_t *tokens = calloc(LONGEST, sizeof(*tokens));
+    (void)state;
+
+    assert_non_null(tokens);
+    (void)fill(pool, tokens, LONGEST, 0);
+    assert_int_equal(look_up(pool, tokens, LONGEST), LONGEST);
+    assert_int_equal(look_up(pool, tokens, INT64_MAX), LONGEST);
+    free(tokens);
+    finish(pool);
+}
+
 static void misused_sequences_are_refused(void **state) {
     const struct pkv_pool_options options = {
         .num_blocks = 8, .block_size = 4, .max_seqs = 2, .max_tokens_per_seq = 20};
@@ -563,6 +580,7 @@ int main(void) {
         cmocka_unit_test(a_block_costs_at_most_128_bytes),
         cmocka_unit_test(blocks_are_handed_out_all_or_none),
         cmocka_unit_test(misused_handles_are_refused),
+        cmocka_unit_test(lookup_ends_with_the_longest_sequence),
         cmocka_unit_test(misused_sequences_are_refused),
         cmocka_unit_test(forks_copy_on_write),
         cmocka_unit_test(lower_classes_go_first),

@@ -447,6 +447,25 @@ static void nothing_appended_may_match(void **state) {
     close_fixture(&fixture);
 }
 
+/* Neither a row of its own nor the only word in a step. */
+static void nothing_appended_may_be_followed_by_tokens(void **state) {
+    (void)state;
+    const int32_t tokens[] = {1, 2, 3};
+    struct fixture fixture;
+    open_fixture(&fixture, NUM_BLOCKS);
+    const struct pkv_seq seq = create(&fixture), other = create(&fixture);
+    CHECK_OK(pkv_batch_begin(fixture.batch, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, other, NULL, 0, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, seq, NULL, 0, &error), &error);
+    CHECK_OK(pkv_batch_append(fixture.batch, seq, tokens, 3, &error), &error);
+    CHECK_OK(pkv_batch_commit(fixture.batch, &error), &error);
+    const struct pkv_batch_tensors tensors = tensors_of(&fixture);
+    assert_int_equal(tensors.seq_lens.shape[0], 1);
+    assert_int_equal(((const int32_t *)tensors.seq_lens.data)[0], 3);
+    assert_int_equal(tensors.indices.slot_mapping.shape[0], 3);
+    close_fixture(&fixture);
+}
+
 /* Handles of blocks count on as if the step had never been. */
 static void generations_are_rolled_back(void **state) {
     struct fixture fixture;
@@ -512,6 +531,7 @@ int main(void) {
         cmocka_unit_test(a_fork_may_match),
         cmocka_unit_test(a_child_rolled_back_has_a_stale_handle),
         cmocka_unit_test(nothing_appended_may_match),
+        cmocka_unit_test(nothing_appended_may_be_followed_by_tokens),
         cmocka_unit_test(generations_are_rolled_back),
         cmocka_unit_test(rows_follow_their_sequences),
     };
