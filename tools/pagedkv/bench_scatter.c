@@ -71,8 +71,12 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
     static const int64_t sizes[] = {2633, 7902, BENCH_MAX_TOKENS};
     static const struct {
         int64_t run_tokens;
+        int by_slots;
         const char *name;
-    } kinds[] = {{1, "random"}, {16, "runs of 16"}, {BENCH_BLOCK_SIZE, "runs of 128"}};
+    } kinds[] = {{1, 0, "random"},
+                 {1, 1, "random, divided by slots"},
+                 {16, 0, "runs of 16"},
+                 {BENCH_BLOCK_SIZE, 0, "runs of 128"}};
     /* Of the source with fresh rows, or of the rows with a warm source. */
     static const struct {
         enum bench_destination destination;
@@ -82,6 +86,8 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
                   {BENCH_DESTINATION_FRESH, 1, "cold source"},
                   {BENCH_DESTINATION_WARM, 0, "warm rows"}};
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+        if (kinds[kind].by_slots && team->num_threads == 1)
+            continue; /* one thread divides nothing */
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             for (size_t state = 0; state < sizeof(states) / sizeof(states[0]); state++) {
                 const struct bench_scatter_shape shape = {.num_tokens = sizes[i],
@@ -90,7 +96,8 @@ int bench_scatter(struct bench_stage *stage, const struct bench_team *team,
                                                           .destination = states[state].destination,
                                                           .cold_source = states[state].cold_source,
                                                           .layout = PKV_LAYOUT_NHD,
-                                                          .num_heads = BENCH_NUM_HEADS};
+                                                          .num_heads = BENCH_NUM_HEADS,
+                                                          .by_slots = kinds[kind].by_slots};
                 char text[BENCH_CASE_TEXT];
                 (void)snprintf(text, sizeof(text), "%" PRId64 " tokens, %s, %s", sizes[i],
                                kinds[kind].name, states[state].name);

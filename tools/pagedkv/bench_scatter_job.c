@@ -72,7 +72,7 @@ int bench_scatter_job_create(struct bench_scatter_job *job, struct bench_stage *
         .struct_size = sizeof(job->indices),
         .slot_mapping = pkv_tensor_make(NULL, PKV_DTYPE_I64, 1, &shape->num_tokens)};
     const struct pkv_step_options options = {.struct_size = sizeof(options),
-                                             .max_tokens = shape->num_tokens};
+                                             .max_tokens = shape->by_slots ? 0 : shape->num_tokens};
     for (int32_t i = 0; i < shape->num_calls; i++) {
         if (pkv_step_create(&job->steps[i], &options, &job->error) != PKV_STATUS_OK)
             return -1;

@@ -29,6 +29,7 @@ struct bench_scatter_shape {
     int cold_source; /* flushed; else just read by the calling thread */
     int32_t layout;  /* enum pkv_layout */
     int64_t num_heads;
+    int by_slots; /* the steps have no memory to prove that slots differ: threads divide the slots */
 };
 
 /* Where the rows lie, worked out from the layouts' definition and not from the library's strides.
